@@ -1,0 +1,93 @@
+"""Privacy values: what is promised, between which neighbours, and what is verified.
+
+A mechanism has two numbers that are never confused. *Claimed* is the budget its theorem promises. *Verified*
+is the exact privacy profile of the noise that is really added. It is *certified* when the second is at least
+as strong as the first.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from dpdask.errors import InvalidBudget
+
+__all__ = ["Adjacency", "Guarantee", "PrivacyBudget", "PrivacyProfile"]
+
+
+class Adjacency(enum.StrEnum):
+    """Which datasets count as neighbours."""
+
+    REPLACE_ONE = "replace-one"
+    ADD_REMOVE_ONE = "add-remove-one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyBudget:
+    """An (epsilon, delta) differential-privacy budget with epsilon > 0 and 0 < delta < 1."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InvalidBudget(f"{name}={value!r} is not a number; give {name} as a plain number")
+            object.__setattr__(self, name, float(value))
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise InvalidBudget(f"epsilon={self.epsilon:g} bounds no privacy loss; choose a finite epsilon > 0")
+        if not 0 < self.delta < 1:
+            raise InvalidBudget(f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1")
+
+
+@runtime_checkable
+class PrivacyProfile(Protocol):
+    """The privacy of a mechanism as a curve: delta for every epsilon, never below the true one."""
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta at ``epsilon``, rounded up."""
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at ``delta``, rounded up."""
+
+    def describe(self) -> dict[str, Any]:
+        """``{"name": ..., "configuration": ...}``, enough to build the same profile again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What a theorem claims and what the added noise verifiably gives."""
+
+    claimed: PrivacyBudget
+    theorem: str
+    verified: PrivacyProfile
+
+    @property
+    def certified(self) -> bool:
+        """Whether the verified profile is at least as strong as the claimed budget."""
+        return self.verified.delta(self.claimed.epsilon) <= self.claimed.delta
+
+    @property
+    def reason(self) -> str:
+        """One line saying why the guarantee is, or is not, certified."""
+        found = self.verified.delta(self.claimed.epsilon)
+        relation = "at most" if found <= self.claimed.delta else "above"
+        return (
+            f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """The guarantee as JSON-ready facts."""
+        return {
+            "claimed": {"epsilon": self.claimed.epsilon, "delta": self.claimed.delta, "theorem": self.theorem},
+            "verified": {
+                **self.verified.describe(),
+                "epsilon_at_delta": self.verified.epsilon(self.claimed.delta),
+                "delta_at_epsilon": self.verified.delta(self.claimed.epsilon),
+            },
+            "certified": self.certified,
+            "reason": self.reason,
+        }

@@ -1,0 +1,18 @@
+"""Exact privacy profiles: delta(epsilon) and epsilon(delta) of the noise that is really added, and their composition."""
+
+from dpdask.profiles.composed import ComposedProfile, SampledProfile, compose
+from dpdask.profiles.gaussian import GaussianProfile
+from dpdask.profiles.radial import Chi, Gamma, HalfNormal, RadialLaw
+from dpdask.profiles.spherical import SphericalProfile
+
+__all__ = [
+    "Chi",
+    "ComposedProfile",
+    "Gamma",
+    "GaussianProfile",
+    "HalfNormal",
+    "RadialLaw",
+    "SampledProfile",
+    "SphericalProfile",
+    "compose",
+]

@@ -1,0 +1,240 @@
+"""Sensitivity bodies: the set of differences that one privacy unit can make, with its adjacency and origin.
+
+Sensitivity and adjacency are one value, so that no accountant can pair a radius with the wrong neighbours. A body
+answers one question: how far it reaches after whitening, ``sup ||W D||`` for Kronecker noise with factors U_k,
+W = the Kronecker product of their inverses.
+
+| body        | meaning                                                   | sup                                              |
+|-------------|-----------------------------------------------------------|--------------------------------------------------|
+| L2Ball      | any difference with norm at most the radius               | radius * product of 1/sigma_min(U_k)             |
+| RecordBall  | one slice along the record axis changes, norm <= radius   | ... with max_j ||U_record^-1 e_j|| on that axis  |
+| RecordBox   | one record changes, feature i by at most widths[i]        | diagonal factors only                            |
+| Box         | every entry may change by at most its width               | diagonal factors only                            |
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpdask.errors import InvalidSensitivity
+from dpdask.privacy import Adjacency
+
+__all__ = ["Body", "Box", "L2Ball", "Origin", "RecordBall", "RecordBox", "Whitening"]
+
+
+class Origin(enum.StrEnum):
+    """Where a bound comes from. A bound measured on the data is not a sensitivity and has no name here."""
+
+    CLIPPED = "clipped"
+    PUBLIC_RANGE = "public-range"
+    DECLARED = "declared"
+
+
+class Whitening(Protocol):
+    """What a body needs to know of one noise factor U."""
+
+    @property
+    def size(self) -> int:
+        """The length of the mode."""
+
+    @property
+    def smallest(self) -> float:
+        """The smallest singular value of U, rounded down."""
+
+    def largest_whitened_axis(self) -> float:
+        """max_j ||U^-1 e_j||, rounded up."""
+
+    def diagonal(self) -> float | np.ndarray[Any, np.dtype[np.float64]] | None:
+        """The diagonal of U when U is diagonal (a number when constant), else None."""
+
+
+_ROUND_UP = 1 + 1e-14
+
+
+def _positive(name: str, value: float) -> float:
+    if not (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and math.isfinite(value)):
+        raise InvalidSensitivity(f"{name}={value!r} is no sensitivity; give a finite number > 0")
+    return float(value)
+
+
+def _axis(name: str, axis: int, shape: Sequence[int]) -> int:
+    if not -len(shape) <= axis < len(shape):
+        raise InvalidSensitivity(
+            f"{name}={axis} is not an axis of shape {tuple(shape)}; choose one from 0 to {len(shape) - 1}"
+        )
+    return axis % len(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body(abc.ABC):
+    """What one privacy unit can change."""
+
+    adjacency: Adjacency
+    origin: Origin
+
+    @property
+    @abc.abstractmethod
+    def radius(self) -> float:
+        """sup ||D||, the l2 (Frobenius) sensitivity, rounded up."""
+
+    @abc.abstractmethod
+    def whitened(self, factors: Sequence[Whitening]) -> float:
+        """sup ||W D|| for Kronecker noise with these factors, rounded up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L2Ball(Body):
+    """Any difference of norm at most ``l2``."""
+
+    l2: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l2", _positive("l2 sensitivity", self.l2))
+
+    @property
+    def radius(self) -> float:
+        """The radius itself."""
+        return self.l2
+
+    def whitened(self, factors: Sequence[Whitening]) -> float:
+        """l2 / product of the smallest singular values (IMGM Thm 2)."""
+        return self.l2 / math.prod(factor.smallest for factor in factors) * _ROUND_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBall(Body):
+    """One record, a slice along ``record_axis``, changes by a vector of norm at most ``l2``."""
+
+    l2: float
+    record_axis: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l2", _positive("l2 sensitivity", self.l2))
+
+    @property
+    def radius(self) -> float:
+        """The norm of the one record's change."""
+        return self.l2
+
+    def whitened(self, factors: Sequence[Whitening]) -> float:
+        """l2 * max_j ||U_record^-1 e_j|| / product of the other factors' smallest singular values."""
+        record = _axis("record_axis", self.record_axis, [factor.size for factor in factors])
+        reach = self.l2
+        for axis, factor in enumerate(factors):
+            reach *= factor.largest_whitened_axis() if axis == record else 1 / factor.smallest
+        return reach * _ROUND_UP
+
+
+def _squared_widths(widths: tuple[float, ...], size: int) -> np.ndarray[Any, np.dtype[np.float64]] | float:
+    if len(widths) == 1:
+        return widths[0] ** 2
+    if len(widths) != size:
+        raise InvalidSensitivity(
+            f"{len(widths)} ranges do not fit an axis of length {size}; give one range for all or {size} of them"
+        )
+    return np.asarray(widths) ** 2
+
+
+def _check_widths(widths: tuple[float, ...]) -> tuple[float, ...]:
+    if not widths:
+        raise InvalidSensitivity("no ranges were given; give one [low, high] or one per feature")
+    return tuple(_positive("range width", width) for width in widths)
+
+
+def _diagonals(factors: Sequence[Whitening]) -> list[np.ndarray[Any, np.dtype[np.float64]] | float]:
+    found = []
+    for axis, factor in enumerate(factors):
+        diagonal = factor.diagonal()
+        if diagonal is None:
+            raise InvalidSensitivity(
+                f"a box of ranges under a dense or low-rank factor on axis {axis} has no exact bound;"
+                " use diagonal factors or an l2 sensitivity"
+            )
+        found.append(diagonal)
+    return found
+
+
+def _total(diagonal: np.ndarray[Any, np.dtype[np.float64]] | float, size: int, squares: Any = 1.0) -> float:
+    """sum of squares_i / diagonal_i^2 over an axis."""
+    if isinstance(diagonal, float) and not isinstance(squares, np.ndarray):
+        return size * float(squares) / diagonal**2
+    return math.fsum(np.broadcast_to(squares / np.asarray(diagonal) ** 2, size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBox(Body):
+    """One record changes; its feature i (an index along ``feature_axis``) moves by at most ``widths[i]``.
+
+    ``widths`` holds one number for all features or one for each index of the feature axis. Further axes share them.
+    """
+
+    shape: tuple[int, ...]
+    record_axis: int
+    feature_axis: int
+    widths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record_axis", _axis("record_axis", self.record_axis, self.shape))
+        object.__setattr__(self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape))
+        if self.record_axis == self.feature_axis:
+            raise InvalidSensitivity(
+                f"feature_axis={self.feature_axis} is the record axis; a record's features lie along another axis"
+            )
+        object.__setattr__(self, "widths", _check_widths(self.widths))
+        _squared_widths(self.widths, self.shape[self.feature_axis])
+
+    @property
+    def radius(self) -> float:
+        """The diagonal of one record's box."""
+        squares = _squared_widths(self.widths, self.shape[self.feature_axis])
+        others = [n for axis, n in enumerate(self.shape) if axis not in (self.record_axis, self.feature_axis)]
+        return math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others)) * _ROUND_UP
+
+    def whitened(self, factors: Sequence[Whitening]) -> float:
+        """sqrt(max_j u_j^-2 * sum_i widths_i^2 / v_i^2 * the other axes' sums): exact for diagonal factors."""
+        diagonals = _diagonals(factors)
+        total = 1.0
+        for axis, (size, diagonal) in enumerate(zip(self.shape, diagonals, strict=True)):
+            if axis == self.record_axis:
+                total *= float(np.max(np.asarray(diagonal, dtype=float) ** -2.0))
+            elif axis == self.feature_axis:
+                total *= _total(diagonal, size, _squared_widths(self.widths, size))
+            else:
+                total *= _total(diagonal, size)
+        return math.sqrt(total) * _ROUND_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box(Body):
+    """The whole tensor may change, an entry at index i of ``feature_axis`` by at most ``widths[i]``."""
+
+    shape: tuple[int, ...]
+    feature_axis: int
+    widths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape))
+        object.__setattr__(self, "widths", _check_widths(self.widths))
+        _squared_widths(self.widths, self.shape[self.feature_axis])
+
+    @property
+    def radius(self) -> float:
+        """The diagonal of the box."""
+        squares = _squared_widths(self.widths, self.shape[self.feature_axis])
+        others = [n for axis, n in enumerate(self.shape) if axis != self.feature_axis]
+        return math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others)) * _ROUND_UP
+
+    def whitened(self, factors: Sequence[Whitening]) -> float:
+        """sqrt of the product over axes of their sums: exact for diagonal factors."""
+        total = 1.0
+        for axis, (size, diagonal) in enumerate(zip(self.shape, _diagonals(factors), strict=True)):
+            squares = _squared_widths(self.widths, size) if axis == self.feature_axis else 1.0
+            total *= _total(diagonal, size, squares)
+        return math.sqrt(total) * _ROUND_UP
