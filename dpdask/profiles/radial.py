@@ -104,6 +104,8 @@ class HalfNormal(RadialLaw):
         """Newton's method on the convex a (e^zeta - 1) + (M - 1) zeta / 2 = epsilon, from the right."""
         a = 0.5 * np.exp(np.clip(2 * y, -745.0, 700.0))
         half = 0.5 * (dimension - 1)
+        if epsilon == 0:
+            return np.zeros_like(y)
         with np.errstate(divide="ignore", over="ignore"):
             zeta = np.minimum(epsilon / half, np.log1p(epsilon / a))
         for _ in range(100):

@@ -1,0 +1,115 @@
+"""Spherical noise ``R v``: rank-one noise (R1SMG, Ji & Li) with its true calibration, and the l2 K-norm mechanism."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq
+
+from dpdask.errors import InvalidMechanism, OutOfReach
+from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.noise import SphericalNoise
+from dpdask.privacy import Guarantee, PrivacyBudget
+from dpdask.profiles import Gamma, HalfNormal, SphericalProfile
+from dpdask.profiles.radial import gamma_ratio
+from dpdask.profiles.rounding import CALIBRATION_SLACK
+from dpdask.sensitivity import Body
+
+__all__ = ["k_norm", "paper_psi", "rank_one"]
+
+_UP = 1 + 1e-14
+
+
+def paper_psi(*, dimension: int, delta: float) -> float:
+    """psi of R1SMG Thm 5: (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))."""
+    n = (dimension - 1) / 2
+    log_ratio = math.log(delta) - 0.5 * math.log(math.pi) - math.log(gamma_ratio(n)) - 0.5 * math.log(n)
+    return math.exp(2 / (dimension - 2) * log_ratio)
+
+
+def rank_one(
+    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], calibration: str = "exact", steps: Steps = Steps()
+) -> Calibrated:
+    """Noise along one random direction: ``sqrt(sigma_star) |z| v``.
+
+    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the released vector's law. With
+    ``paper``, R1SMG Thm 5 as printed, whose guarantee is false: never certified, for study only.
+    """
+    dimension = math.prod(shape)
+    if dimension <= 2:
+        raise InvalidMechanism(f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use analytic-gaussian")
+    if calibration == "exact":
+        step = steps.basic_step(budget)
+        scale = _exact_scale(step, dimension, body.radius)
+        facts = {"sigma_star": scale**2}
+        theorem = "exact spherical profile" + steps.suffix("basic composition")
+        warnings: tuple[str, ...] = ()
+    elif calibration == "paper":
+        step = steps.strong_step(budget)
+        psi = paper_psi(dimension=dimension, delta=step.delta)
+        sigma_star = 2 * body.radius**2 / (step.epsilon * psi)
+        scale = math.sqrt(sigma_star)
+        facts = {"psi": psi, "sigma_star": sigma_star}
+        theorem = "R1SMG Thm 5 (disproved)" + steps.suffix("strong composition (R1SMG eq. 16)")
+        warnings = ("the published guarantee of rank-one noise is false; use calibration: exact for any real release",)
+        if step.epsilon >= 1 / dimension:
+            warnings += (
+                f"epsilon={step.epsilon:g} is not below 1/M = {1 / dimension:g}, as the R1SMG paper asks; recorded as claimed",
+            )
+    else:
+        raise InvalidMechanism(f"calibration {calibration!r} is unknown; choose exact or paper")
+    law = HalfNormal(scale)
+    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)
+    return Calibrated(
+        noise=SphericalNoise(shape, law),
+        guarantee=Guarantee(claimed=budget, theorem=theorem, verified=steps.compose(profile, body.adjacency)),
+        calibration=facts,
+        warnings=warnings,
+    )
+
+
+def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> float:
+    """The least sqrt(sigma_star) whose true profile honours ``budget``; delta falls as 1/scale for large scales."""
+    target = math.log(budget.delta) + math.log1p(-CALIBRATION_SLACK)
+
+    def excess(log_scale: float) -> float:
+        profile = SphericalProfile(dimension=dimension, law=HalfNormal(math.exp(log_scale)), sensitivity=1.0)
+        return profile.log_delta(budget.epsilon) - target
+
+    low = 0.5 * math.log(dimension / budget.epsilon) - 3
+    high = low + max(2.0, excess(low))
+    while excess(low) <= 0:
+        low, high = low - 4, low
+    while excess(high) > 0:
+        low, high = high, high + max(1.0, excess(high))
+    log_scale = float(brentq(excess, low, high, xtol=1e-12, rtol=1e-14, maxiter=200))
+    while excess(log_scale) > 0:
+        log_scale += 1e-11
+    if log_scale + math.log(sensitivity) > 350:
+        raise OutOfReach(
+            f"rank-one noise at epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a sigma_star above 1e300;"
+            " use analytic-gaussian"
+        )
+    return math.exp(log_scale) * sensitivity * (1 + 1e-12)
+
+
+def k_norm(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
+    """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar 2010).
+
+    Guarantee: pure epsilon-DP per step; delta is not used.
+    """
+    dimension = math.prod(shape)
+    if dimension < 2:
+        raise InvalidMechanism("M=1 entry has no direction; k-norm noise needs M >= 2; use analytic-gaussian")
+    scale = body.radius / (budget.epsilon / steps.count) * (1 + 1e-12)
+    law = Gamma(scale)
+    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)
+    return Calibrated(
+        noise=SphericalNoise(shape, law),
+        guarantee=Guarantee(
+            claimed=budget,
+            theorem="Hardt & Talwar 2010, K-norm" + steps.suffix("basic composition"),
+            verified=steps.compose(profile, body.adjacency),
+        ),
+        calibration={"scale": scale},
+    )

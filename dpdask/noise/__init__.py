@@ -1,0 +1,17 @@
+"""Noise: the shapes that mechanisms choose and the factors that colour them."""
+
+from dpdask.noise.factors import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
+from dpdask.noise.shapes import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
+
+__all__ = [
+    "DenseFactor",
+    "DiagonalFactor",
+    "Factor",
+    "IidNoise",
+    "KroneckerNoise",
+    "LowRankFactor",
+    "Noise",
+    "ScaledIdentity",
+    "SphericalNoise",
+    "noise_from_description",
+]
