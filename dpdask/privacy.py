@@ -75,9 +75,7 @@ class Guarantee:
         """One line saying why the guarantee is, or is not, certified."""
         found = self.verified.delta(self.claimed.epsilon)
         relation = "at most" if found <= self.claimed.delta else "above"
-        return (
-            f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
-        )
+        return f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
 
     def describe(self) -> dict[str, Any]:
         """The guarantee as JSON-ready facts."""

@@ -66,9 +66,7 @@ def _positive(name: str, value: float) -> float:
 
 def _axis(name: str, axis: int, shape: Sequence[int]) -> int:
     if not -len(shape) <= axis < len(shape):
-        raise InvalidSensitivity(
-            f"{name}={axis} is not an axis of shape {tuple(shape)}; choose one from 0 to {len(shape) - 1}"
-        )
+        raise InvalidSensitivity(f"{name}={axis} is not an axis of shape {tuple(shape)}; choose one from 0 to {len(shape) - 1}")
     return axis % len(shape)
 
 

@@ -82,9 +82,7 @@ class Binary(Allocation):
         columns = _columns(self.directions, size)
         if columns is not None and columns.shape[1] < size:
             count = columns.shape[1]
-            return _shared(
-                size, columns, np.full(count, self.tau / count), (1 - self.tau) / (size - count), precision
-            )
+            return _shared(size, columns, np.full(count, self.tau / count), (1 - self.tau) / (size - count), precision)
         picked = sorted(set(self.chosen or ()))
         if not 0 < len(picked) < size or picked[0] < 0 or picked[-1] >= size:
             raise InvalidMechanism(

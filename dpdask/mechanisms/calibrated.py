@@ -102,9 +102,7 @@ class Steps:
         """The budget of one step by the R1SMG paper's amortisation; ``budget`` itself for a single release."""
         if self.single:
             return budget
-        return amortise(
-            budget, steps=self.count, sampling_rate=self.sampling_rate or 1.0, slack=self.slack * budget.delta
-        )
+        return amortise(budget, steps=self.count, sampling_rate=self.sampling_rate or 1.0, slack=self.slack * budget.delta)
 
     def basic_step(self, budget: PrivacyBudget) -> PrivacyBudget:
         """An equal share of epsilon and delta for each step (basic composition); sampling only helps."""

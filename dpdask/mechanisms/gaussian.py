@@ -50,9 +50,7 @@ def verified_gaussian(
     )
 
 
-def classic_gaussian(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
-) -> Calibrated:
+def classic_gaussian(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
     """i.i.d. noise by the textbook formula ``sigma = s sqrt(2 ln(1.25/delta)) / epsilon`` (Dwork & Roth 2014, Thm A.1).
 
     Guarantee: sufficient, for epsilon < 1 only; the verified profile is strictly better.
@@ -73,9 +71,7 @@ def classic_gaussian(
     )
 
 
-def analytic_gaussian(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
-) -> Calibrated:
+def analytic_gaussian(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
     """The least i.i.d. Gaussian noise that honours ``budget`` (Balle & Wang 2018, Thm 8; IMGM Alg 1, Thm 4).
 
     Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards privacy.

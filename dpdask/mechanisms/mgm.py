@@ -41,7 +41,7 @@ def utility_weights(utility: Any, directions: Floats | None = None) -> Floats:
     """P_k = sum_j (W V)_jk^2: how much the output W f cares for noise along direction k (MGM Alg 1)."""
     matrix = np.asarray(utility, dtype=np.float64)
     seen = matrix if directions is None else matrix @ directions
-    return np.sum(seen**2, axis=0)
+    return np.asarray(np.sum(seen**2, axis=0), dtype=np.float64)
 
 
 def _check_weights(weights: Any, size: int) -> Floats:
@@ -59,7 +59,9 @@ def _mode_factor(size: int, weights: Any, directions: Any, inverse_budget: float
     if directions is not None:
         basis = np.asarray(directions, dtype=np.float64).T
         if basis.shape != (size, size):
-            raise InvalidMechanism(f"directions of shape {basis.T.shape} are no basis of a mode of length {size}; give {size} rows")
+            raise InvalidMechanism(
+                f"directions of shape {basis.T.shape} are no basis of a mode of length {size}; give {size} rows"
+            )
         check_orthonormal(basis)
     if weights is None:
         return ScaledIdentity(size, math.sqrt(size / inverse_budget) * _UP)
@@ -160,7 +162,9 @@ def idn(
     Guarantee: sufficient on a box of ranges (unequal ranges count as the widest); the verified profile is exact.
     """
     if not isinstance(body, (Box, RecordBox)):
-        raise InvalidMechanism("idn is proved for entries in a public range, not for an l2 ball; give sensitivity: {ranges: ...}")
+        raise InvalidMechanism(
+            "idn is proved for entries in a public range, not for an l2 ball; give sensitivity: {ranges: ...}"
+        )
     axis = _check_axis(axis, shape)
     entries = math.prod(shape)
     step = steps.strong_step(budget)

@@ -38,14 +38,12 @@ def _harmonic(r: int) -> float:
 def _harmonic_half(r: int) -> float:
     """1 + 2^-1/2 + ... + r^-1/2, rounded up (Euler-Maclaurin beyond 10,000 terms)."""
     if r <= 10_000:
-        return math.fsum(np.arange(1, r + 1) ** -0.5) * (1 + 1e-13)
+        return math.fsum(1 / np.sqrt(np.arange(1, r + 1))) * (1 + 1e-13)
     zeta_half = -1.4603545088095868  # the Riemann zeta function at 1/2
-    return (2 * math.sqrt(r) + zeta_half + 0.5 / math.sqrt(r) - 1 / (24 * r**1.5)) * (1 + 1e-12)
+    return (2 * math.sqrt(r) + zeta_half + 0.5 / math.sqrt(r) - 1 / (24 * r * math.sqrt(r))) * (1 + 1e-12)
 
 
-def precision_bound(
-    *, theorem: str, rows: int, columns: int, budget: PrivacyBudget, sensitivity: float, gamma: float
-) -> float:
+def precision_bound(*, theorem: str, rows: int, columns: int, budget: PrivacyBudget, sensitivity: float, gamma: float) -> float:
     """phi^2, the bound of MVG's Thm 2 (``general``) or Thm 3 (``psd``) on ||sigma(Sigma^-1)|| ||sigma(Psi^-1)||."""
     entries = rows * columns
     log_delta = -math.log(budget.delta)
@@ -59,12 +57,10 @@ def precision_bound(
                 " give the true bound on ||f||"
             )
         alpha = (h + _harmonic_half(r)) * gamma**2 + 2 * h * gamma * sensitivity
-        beta = 2 * entries**0.25 * zeta * h * sensitivity
+        beta = 2 * math.sqrt(math.sqrt(entries)) * zeta * h * sensitivity
     elif theorem == "psd":
         if rows != columns:
-            raise InvalidMechanism(
-                f"a {rows} x {columns} query is not symmetric, as theorem psd needs; use theorem: general"
-            )
+            raise InvalidMechanism(f"a {rows} x {columns} query is not symmetric, as theorem psd needs; use theorem: general")
         if gamma < sensitivity / math.sqrt(2) * (1 - 1e-12):
             raise InvalidMechanism(
                 f"gamma={gamma:g} is below {sensitivity / math.sqrt(2):g}, the least sup||f|| of a positive semi-definite"
@@ -105,9 +101,7 @@ def mvg(
     axis %= len(shape)
     step = steps.strong_step(budget)
     rows, columns = shape[axis], math.prod(shape) // shape[axis]
-    bound = precision_bound(
-        theorem=theorem, rows=rows, columns=columns, budget=step, sensitivity=body.radius, gamma=gamma
-    )
+    bound = precision_bound(theorem=theorem, rows=rows, columns=columns, budget=step, sensitivity=body.radius, gamma=gamma)
     modality = modality or ("equi-modal" if theorem == "psd" else "unimodal")
     if modality not in ("unimodal", "equi-modal"):
         raise InvalidMechanism(f"modality {modality!r} is unknown; choose unimodal or equi-modal")
@@ -123,9 +117,7 @@ def mvg(
         precision = (bound if equal else bound**2 / columns) * _DOWN
         l1_precision = (math.sqrt(bound) if equal else bound / columns) * _DOWN
         factor = allocation.factor(rows, precision=precision, l1_precision=l1_precision)
-        chosen_factors = tuple(
-            factor if equal or i == axis else ScaledIdentity(size) for i, size in enumerate(shape)
-        )
+        chosen_factors = tuple(factor if equal or i == axis else ScaledIdentity(size) for i, size in enumerate(shape))
     return verified_gaussian(
         noise=KroneckerNoise(chosen_factors),
         body=body,

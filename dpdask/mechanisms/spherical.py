@@ -37,7 +37,9 @@ def rank_one(
     """
     dimension = math.prod(shape)
     if dimension <= 2:
-        raise InvalidMechanism(f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use analytic-gaussian")
+        raise InvalidMechanism(
+            f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use analytic-gaussian"
+        )
     if calibration == "exact":
         step = steps.basic_step(budget)
         scale = _exact_scale(step, dimension, body.radius)

@@ -18,7 +18,17 @@ import numpy as np
 
 from dpdask.errors import InvalidNoise
 
-__all__ = ["DenseFactor", "DiagonalFactor", "Factor", "Floats", "LowRankFactor", "ScaledIdentity", "along_directions", "check_orthonormal", "factor_from_description"]
+__all__ = [
+    "DenseFactor",
+    "DiagonalFactor",
+    "Factor",
+    "Floats",
+    "LowRankFactor",
+    "ScaledIdentity",
+    "along_directions",
+    "check_orthonormal",
+    "factor_from_description",
+]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -222,7 +232,7 @@ class DenseFactor(Factor):
         if not np.allclose(sigma, sigma.T, rtol=1e-12, atol=0):
             raise InvalidNoise("the covariance is not symmetric; give (S + S')/2")
         try:
-            return cls(np.linalg.cholesky(sigma))
+            return cls(_frozen_array(np.linalg.cholesky(sigma)))
         except np.linalg.LinAlgError:
             lowest = float(np.linalg.eigvalsh(sigma)[0])
             raise InvalidNoise(
@@ -257,7 +267,7 @@ class DenseFactor(Factor):
 
     def row_variances(self) -> Floats | float:
         """diag(U U')."""
-        return np.einsum("ij,ij->i", self.matrix, self.matrix)
+        return np.asarray(np.sum(self.matrix**2, axis=1), dtype=np.float64)
 
     def times(self, scale: float) -> Factor:
         """Another dense matrix."""

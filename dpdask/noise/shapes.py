@@ -72,7 +72,7 @@ class Noise(abc.ABC):
     def skewness(self) -> float:
         """E[L^3] / E[L^2]^(3/2)."""
         _, second, third, _ = self.loss_moments()
-        return third / second**1.5
+        return third / math.sqrt(second) ** 3
 
 
 @dataclass(frozen=True, slots=True)

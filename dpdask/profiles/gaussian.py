@@ -41,7 +41,7 @@ def _one_minus_t_mills(t: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[A
     direct = 1 - near * math.sqrt(math.pi / 2) * special.erfcx(near / math.sqrt(2))
     far = 1 / np.maximum(t, 50.0) ** 2
     series = far * (1 - 3 * far * (1 - 5 * far * (1 - 7 * far * (1 - 9 * far))))
-    return np.where(t < 50.0, direct, series)
+    return np.asarray(np.where(t < 50.0, direct, series), dtype=np.float64)
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
@@ -81,7 +81,7 @@ class GaussianProfile:
             low -= 2.0
             if low < -700:
                 raise OutOfReach(
-                    f"epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a mu below 1e-300; choose a larger epsilon or delta"
+                    f"epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a mu below 1e-300; choose a larger delta"
                 )
         high = max(high, low)
         while excess(high) <= 0:

@@ -94,7 +94,7 @@ class HalfNormal(RadialLaw):
 
     def scan(self, dimension: int) -> Floats:
         """Far to the left: the density of y decays only like e^y there, and small radii lose the most privacy."""
-        return np.arange(-1400.0, 9.0, 4.0)
+        return np.arange(-1400.0, 9.0, 8.0)
 
     def log_density(self, y: Floats, dimension: int) -> Floats:
         """ln(sqrt(2/pi) exp(y - e^(2y)/2))."""
@@ -182,7 +182,8 @@ class Gamma(RadialLaw):
 
     def further_loss(self, y: Floats, zeta: Floats, ratio: Floats, dimension: int) -> Floats:
         """g(r) = r / scale."""
-        return dimension * np.exp(np.minimum(y + zeta / 2, 650.0)) * (ratio / (np.sqrt(1 + ratio) + 1))
+        reached: Floats = dimension * np.exp(np.minimum(y + zeta / 2, 650.0))
+        return np.asarray(reached * (ratio / (np.sqrt(1 + ratio) + 1)), dtype=np.float64)
 
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """E R^(2k) = M (M + 1) ... (M + 2k - 1)."""

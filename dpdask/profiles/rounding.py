@@ -21,7 +21,9 @@ CALIBRATION_SLACK = 2e-10
 
 def round_up_delta(log_delta: float) -> float:
     """exp(``log_delta``) enlarged by the stated numerical error, never above 1."""
-    return min(1.0, math.exp(log_delta) * (1 + DELTA_SLACK))
+    if log_delta == -math.inf:
+        return 0.0
+    return min(1.0, max(math.exp(log_delta) * (1 + DELTA_SLACK), 5e-324))
 
 
 def smallest_epsilon(log_delta_of: Callable[[float], float], log_delta: float) -> float:
@@ -33,18 +35,25 @@ def smallest_epsilon(log_delta_of: Callable[[float], float], log_delta: float) -
     log_delta -= DELTA_SLACK
     if log_delta_of(0.0) <= log_delta:
         return 0.0
-    low, high = 0.0, 1e-12
-    while log_delta_of(high) > log_delta:
-        low, high = high, high * 4
-        if high > 1e15:
-            return math.inf
+    low, high, factor = 0.0, 1.0, 4.0
+    if log_delta_of(high) > log_delta:
+        while log_delta_of(high) > log_delta:
+            low, high, factor = high, high * factor, factor * 2
+            if high > 1e15:
+                return math.inf
+    else:
+        low = high / factor
+        while low > 1e-15 and log_delta_of(low) <= log_delta:
+            low, high, factor = low / factor, low, factor * 2
+        if low <= 1e-15:
+            low = 0.0
     floor = -800.0
 
     def excess(epsilon: float) -> float:
         return max(log_delta_of(epsilon), floor + min(log_delta, 0.0)) - log_delta
 
-    root = float(brentq(excess, low, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))
-    step = 1e-15
+    root = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13, maxiter=500))
+    step = 1e-14
     while log_delta_of(root) > log_delta:
         root *= 1 + step
         step *= 2

@@ -15,6 +15,7 @@ times the smooth factor k(w) = w / sqrt(1 - e^(-w^2)), w = u / sqrt(M-1); so M =
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ def _unit_interval_rule() -> tuple[Floats, Floats]:
 
 _LINE, _LINE_WEIGHT = _half_line_rule()
 _UNIT, _UNIT_WEIGHT = _unit_interval_rule()
-_KRONROD = np.polynomial.legendre.leggauss(15)
+_FINE = np.polynomial.legendre.leggauss(15)
 _COARSE = np.polynomial.legendre.leggauss(10)
 
 
@@ -93,9 +94,7 @@ class SphericalProfile:
         t = np.exp(log_t)
         zeta = self.law.growth(y, epsilon, self.dimension)
         with np.errstate(over="ignore"):
-            z_over_t = np.where(
-                zeta < 1, np.expm1(np.minimum(zeta, 1.0)) / t, np.exp(np.minimum(zeta - log_t, 709.0)) - 1 / t
-            )
+            z_over_t = np.where(zeta < 1, np.expm1(np.minimum(zeta, 1.0)) / t, np.exp(np.minimum(zeta - log_t, 709.0)) - 1 / t)
         return 0.5 * (z_over_t - t), zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
 
     def _log_conditional(self, y: Floats, epsilon: float) -> Floats:
@@ -134,9 +133,7 @@ class SphericalProfile:
             u = begin[:, None] * _UNIT[::-1]
             c = np.sqrt(-np.expm1(-((u / root_n) ** 2)))
             edge = np.abs(c1[left])[:, None]
-            fall = np.exp(-w1_squared[left])[:, None] * np.expm1(
-                np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0)
-            )
+            fall = np.exp(-w1_squared[left])[:, None] * np.expm1(np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0))
             gap = np.where(exact, fall / np.maximum(edge + c, 1e-300), edge - c)
             loss = self.law.further_loss(
                 y[left][:, None], zeta[left][:, None], _growth_ratio(base[left][:, None], gap), self.dimension
@@ -188,37 +185,8 @@ class SphericalProfile:
         return (low + high) / 2
 
     def log_delta(self, epsilon: float) -> float:
-        """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below 1e-10."""
-        edges, peak = self._panels(epsilon)
-        if peak == -math.inf:
-            return -math.inf
-        total, left, right = 0.0, edges[:-1], edges[1:]
-        for _ in range(60):
-            middle, half = (left + right) / 2, (right - left) / 2
-            fine, coarse = (
-                half
-                * np.sum(
-                    weights
-                    * np.exp(
-                        self._log_integrand((middle[:, None] + half[:, None] * nodes).ravel(), epsilon).reshape(
-                            left.size, nodes.size
-                        )
-                        - peak
-                    ),
-                    axis=1,
-                )
-                for nodes, weights in (_KRONROD, _COARSE)
-            )
-            whole = total + float(np.sum(fine))
-            open_ = np.abs(fine - coarse) > 1e-13 * whole
-            total += float(np.sum(fine[~open_]))
-            if not np.any(open_):
-                break
-            left, middle, right = left[open_], middle[open_], right[open_]
-            left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
-        else:
-            total += float(np.sum(fine[open_]))
-        return peak + math.log(total)
+        """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below 1e-11."""
+        return _log_delta(self, epsilon)
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta at ``epsilon``, rounded up."""
@@ -238,3 +206,38 @@ class SphericalProfile:
                 "sensitivity": self.sensitivity,
             },
         }
+
+
+@functools.lru_cache(maxsize=4096)
+def _log_delta(profile: SphericalProfile, epsilon: float) -> float:
+    """Adaptive Gauss-Legendre quadrature of the conditional delta over the logarithm of the radius."""
+    edges, peak = profile._panels(epsilon)
+    if peak == -math.inf:
+        return -math.inf
+    total, left, right = 0.0, edges[:-1], edges[1:]
+    for _ in range(60):
+        middle, half = (left + right) / 2, (right - left) / 2
+        fine, coarse = (
+            half
+            * np.sum(
+                weights
+                * np.exp(
+                    profile._log_integrand((middle[:, None] + half[:, None] * nodes).ravel(), epsilon).reshape(
+                        left.size, nodes.size
+                    )
+                    - peak
+                ),
+                axis=1,
+            )
+            for nodes, weights in (_FINE, _COARSE)
+        )
+        whole = total + float(np.sum(fine))
+        open_ = np.abs(fine - coarse) > 1e-13 * whole
+        total += float(np.sum(fine[~open_]))
+        if not np.any(open_):
+            break
+        left, middle, right = left[open_], middle[open_], right[open_]
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+    else:
+        total += float(np.sum(fine[open_]))
+    return peak + math.log(total)

@@ -1,0 +1,33 @@
+"""Mechanisms: (budget, body, shape) to noise with a guarantee. After calibration nobody asks which one it was."""
+
+from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
+from dpdask.mechanisms.calibrated import Calibrated, Steps, amortise
+from dpdask.mechanisms.directional import directional
+from dpdask.mechanisms.from_spec import calibrate
+from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
+from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
+from dpdask.mechanisms.mvg import mvg
+from dpdask.mechanisms.spherical import k_norm, rank_one
+
+__all__ = [
+    "Allocation",
+    "Binary",
+    "Calibrated",
+    "Given",
+    "MaxPnr",
+    "Steps",
+    "Uniform",
+    "amortise",
+    "analytic_gaussian",
+    "calibrate",
+    "classic_gaussian",
+    "directional",
+    "idn",
+    "imgm",
+    "k_norm",
+    "mgm",
+    "mvg",
+    "rank_one",
+    "udn",
+    "utility_weights",
+]

@@ -1,0 +1,112 @@
+"""From the sections of a spec to a calibrated mechanism: the one place that knows mechanisms by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpdask import spec as s
+from dpdask.errors import InvalidMechanism
+from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
+from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.directional import directional
+from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
+from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
+from dpdask.mechanisms.mvg import mvg
+from dpdask.mechanisms.spherical import k_norm, rank_one
+from dpdask.noise import Factor, ScaledIdentity
+
+__all__ = ["calibrate"]
+
+
+def calibrate(spec: s.CalibrationSpec) -> Calibrated:
+    """The noise and the guarantee that ``spec`` asks for."""
+    shape = tuple(spec.shape)
+    asked: dict[str, Any] = {
+        "budget": spec.privacy.budget(),
+        "body": spec.sensitivity.body(shape),
+        "shape": shape,
+        "steps": Steps(
+            count=spec.composition.steps,
+            sampling_rate=spec.composition.sampling_rate,
+            slack=spec.composition.slack,
+        ),
+    }
+    match spec.mechanism:
+        case s.ClassicGaussianSection():
+            return classic_gaussian(**asked)
+        case s.AnalyticGaussianSection():
+            return analytic_gaussian(**asked)
+        case s.ImgmSection() as chosen:
+            return imgm(**asked, factors=_factors(chosen.factors, shape))
+        case s.MvgSection() as chosen:
+            gamma = chosen.gamma if chosen.gamma is not None else spec.sensitivity.norm_bound(shape)
+            if gamma is None:
+                raise InvalidMechanism("mvg has no gamma; give mechanism.gamma, a public bound on ||f||, or ranges")
+            return mvg(
+                **asked,
+                gamma=gamma,
+                theorem=chosen.theorem,
+                axis=chosen.axis,
+                modality=chosen.modality,
+                allocation=_allocation(chosen),
+                factors=_factors(chosen.factors, shape),
+            )
+        case s.MgmSection() as chosen:
+            return mgm(
+                **asked,
+                weights=chosen.weights,
+                directions=chosen.directions,
+                factors=_factors(chosen.factors, shape),
+            )
+        case s.UdnSection() as chosen:
+            weights = _weights(chosen.weights, chosen.utility, chosen.directions)
+            return udn(**asked, axis=chosen.axis, weights=weights, directions=chosen.directions)
+        case s.IdnSection() as chosen:
+            return idn(**asked, axis=chosen.axis, weights=_weights(chosen.weights, chosen.utility, None))
+        case s.DirectionalSection() as chosen:
+            return directional(**asked, weights=chosen.weights)
+        case s.RankOneSection() as chosen:
+            return rank_one(**asked, calibration=chosen.calibration)
+        case s.KNormSection():
+            return k_norm(**asked)
+
+
+def _factors(given: s.Factors | None, shape: tuple[int, ...]) -> list[Factor] | None:
+    if given is None:
+        return None
+    if len(given) != len(shape):
+        raise InvalidMechanism(f"{len(given)} factors do not fit shape {shape}; give one factor per axis")
+    return [
+        ScaledIdentity(size) if isinstance(section, str) else section.factor(size)
+        for section, size in zip(given, shape, strict=True)
+    ]
+
+
+def _allocation(section: s.MvgSection) -> Allocation:
+    if section.allocation == "binary":
+        if section.tau is None:
+            raise InvalidMechanism("allocation binary has no tau; give 0 < tau < 1, the share of the chosen directions")
+        return Binary(tau=section.tau, chosen=section.chosen, directions=section.directions)
+    if section.allocation == "given":
+        if section.shares is None:
+            raise InvalidMechanism("allocation given has no shares; give one share per direction, summing to at most 1")
+        return Given(shares=section.shares, directions=section.directions)
+    if section.allocation == "max-pnr":
+        if section.eigenvalues is None:
+            raise InvalidMechanism("allocation max-pnr has no eigenvalues; give those of the query's public covariance")
+        return MaxPnr(eigenvalues=section.eigenvalues, directions=section.directions, floor=section.floor)
+    return Uniform()
+
+
+def _weights(weights: list[float] | None, utility: Any, directions: Any) -> Any:
+    if weights is not None and utility is not None:
+        raise InvalidMechanism("both weights and utility are given; give one of them")
+    if utility is None:
+        return weights
+    import numpy as np
+
+    rows = {len(row) for row in utility}
+    if len(rows) != 1 or not math.prod(rows):
+        raise InvalidMechanism("utility is no matrix; give rows of equal length")
+    return utility_weights(utility, None if directions is None else np.asarray(directions).T)

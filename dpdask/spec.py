@@ -1,0 +1,364 @@
+"""The release spec: what a user writes in YAML or JSON. Here its sections for privacy, sensitivity, mechanism and steps.
+
+Parsing is the only job: every section turns itself into the value the engine works with, and every mistake becomes
+one line that names the key, the rule and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dpdask.errors import InvalidSensitivity, InvalidSpec
+from dpdask.noise import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
+from dpdask.privacy import Adjacency, PrivacyBudget
+from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox
+
+__all__ = ["CalibrationSpec", "SensitivitySection", "load_calibration_spec", "parse_calibration_spec"]
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a yes/no value where a number belongs")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+Vector = list[Number]
+Matrix = list[Vector]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+
+
+class PrivacySection(_Section):
+    """``privacy``: the budget of the release."""
+
+    epsilon: Number
+    delta: Number
+
+    def budget(self) -> PrivacyBudget:
+        """The budget as a value."""
+        return PrivacyBudget(epsilon=self.epsilon, delta=self.delta)
+
+
+class SensitivitySection(_Section):
+    """``sensitivity``: an l2 bound, or public ranges that the pipeline enforces."""
+
+    l2: Number | None = None
+    ranges: Vector | Matrix | None = None
+    record_axis: Whole | None = None
+    feature_axis: Whole | None = None
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+    origin: Literal["declared", "clipped", "public-range", "measured"] | None = None
+
+    def body(self, shape: tuple[int, ...]) -> Body:
+        """The sensitivity body for a tensor of ``shape``."""
+        if self.origin == "measured":
+            raise InvalidSensitivity(
+                "a bound measured on the data is not a sensitivity; clip the records, or give public ranges or a declared bound"
+            )
+        if (self.l2 is None) == (self.ranges is None):
+            raise InvalidSensitivity("sensitivity needs exactly one of l2 and ranges; give one of them")
+        if self.l2 is not None:
+            origin = Origin(self.origin or "declared")
+            if self.feature_axis is not None:
+                raise InvalidSensitivity("feature_axis goes with ranges; an l2 bound takes record_axis at most")
+            if self.record_axis is None:
+                return L2Ball(l2=self.l2, adjacency=self.adjacency, origin=origin)
+            if not -len(shape) <= self.record_axis < len(shape):
+                raise InvalidSensitivity(
+                    f"record_axis={self.record_axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
+                )
+            return RecordBall(l2=self.l2, record_axis=self.record_axis % len(shape), adjacency=self.adjacency, origin=origin)
+        if self.adjacency is Adjacency.ADD_REMOVE_ONE:
+            raise InvalidSensitivity(
+                "add-remove-one changes the shape of a released tensor, so ranges have no sensitivity under it;"
+                " use replace-one, or release a sum with its l2 bound"
+            )
+        widths = tuple(high - low for low, high in self._pairs())
+        if self.record_axis is None:
+            return Box(
+                shape=shape,
+                feature_axis=self._feature_axis(shape, default=0),
+                widths=widths,
+                adjacency=self.adjacency,
+                origin=Origin.PUBLIC_RANGE,
+            )
+        if len(shape) < 2:
+            raise InvalidSensitivity(f"shape={shape} has no axis besides the records'; give l2 or ranges without record_axis")
+        others = [axis for axis in range(len(shape)) if axis != self.record_axis % len(shape)]
+        return RecordBox(
+            shape=shape,
+            record_axis=self.record_axis,
+            feature_axis=self._feature_axis(shape, default=others[0] if len(others) == 1 or len(widths) == 1 else None),
+            widths=widths,
+            adjacency=self.adjacency,
+            origin=Origin.PUBLIC_RANGE,
+        )
+
+    def norm_bound(self, shape: tuple[int, ...]) -> float | None:
+        """sup ||f|| from the ranges, None for an l2 bound: MVG's gamma."""
+        if self.ranges is None:
+            return None
+        largest = [max(abs(low), abs(high)) ** 2 for low, high in self._pairs()]
+        return math.sqrt(math.fsum(largest) / len(largest) * math.prod(shape)) * (1 + 1e-14)
+
+    def _feature_axis(self, shape: tuple[int, ...], default: int | None) -> int:
+        if self.feature_axis is not None:
+            return self.feature_axis
+        if default is None:
+            raise InvalidSensitivity(
+                f"ranges per feature on shape {shape} could lie along several axes; name one with feature_axis"
+            )
+        return default
+
+    def _pairs(self) -> list[tuple[float, float]]:
+        given = self.ranges or []
+        rows = [given] if given and not isinstance(given[0], list) else given
+        pairs = []
+        for row in rows:
+            if not isinstance(row, list) or len(row) != 2:
+                raise InvalidSensitivity(f"range {row!r} is no interval; give [low, high]")
+            low, high = row
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise InvalidSensitivity(f"range [{low:g}, {high:g}] is empty or unbounded; give finite low < high")
+            pairs.append((low, high))
+        return pairs
+
+
+class LowRankSection(_Section):
+    """``scales`` along each row of ``directions``, ``base`` elsewhere."""
+
+    base: Number
+    directions: Matrix
+    scales: Vector
+
+
+class FactorSection(_Section):
+    """One mode's factor: exactly one of these."""
+
+    scaled: Number | None = None
+    diagonal: Vector | None = None
+    dense: Matrix | None = None
+    covariance: Matrix | None = None
+    low_rank: LowRankSection | None = None
+
+    def factor(self, size: int) -> Factor:
+        """The factor for a mode of length ``size``."""
+        if len(self.model_fields_set) != 1:
+            raise InvalidSpec("a factor needs exactly one of scaled, diagonal, dense, covariance and low_rank, or `identity`")
+        if self.scaled is not None:
+            return ScaledIdentity(size, self.scaled)
+        if self.diagonal is not None:
+            return DiagonalFactor(self.diagonal)  # type: ignore[arg-type]
+        if self.dense is not None:
+            return DenseFactor(self.dense)  # type: ignore[arg-type]
+        if self.covariance is not None:
+            return DenseFactor.from_covariance(self.covariance)
+        if self.low_rank is None:
+            raise InvalidSpec("a factor is null; give it a value or write `identity`")
+        columns = [list(column) for column in zip(*self.low_rank.directions, strict=False)]
+        return LowRankFactor(self.low_rank.base, columns, self.low_rank.scales)  # type: ignore[arg-type]
+
+
+Factors = list[FactorSection | Literal["identity"]]
+
+
+class ClassicGaussianSection(_Section):
+    """``classic-gaussian``: the textbook formula, epsilon < 1."""
+
+    name: Literal["classic-gaussian"]
+
+
+class AnalyticGaussianSection(_Section):
+    """``analytic-gaussian``: the least i.i.d. noise."""
+
+    name: Literal["analytic-gaussian"]
+
+
+class ImgmSection(_Section):
+    """``imgm``: the analytic Gaussian, with optional factors."""
+
+    name: Literal["imgm"]
+    factors: Factors | None = None
+
+
+class MvgSection(_Section):
+    """``mvg``: matrix-variate Gaussian noise."""
+
+    name: Literal["mvg"]
+    theorem: Literal["general", "psd"] = "general"
+    gamma: Number | None = None
+    axis: Whole = 0
+    modality: Literal["unimodal", "equi-modal"] | None = None
+    allocation: Literal["uniform", "binary", "given", "max-pnr"] = "uniform"
+    tau: Number | None = None
+    chosen: list[Whole] | None = None
+    directions: Matrix | None = None
+    shares: Vector | None = None
+    eigenvalues: Vector | None = None
+    floor: Number = 0.05
+    factors: Factors | None = None
+
+
+class MgmSection(_Section):
+    """``mgm``: Kronecker noise with weights or factors per mode."""
+
+    name: Literal["mgm"]
+    weights: list[Vector | None] | None = None
+    directions: list[Matrix | None] | None = None
+    factors: Factors | None = None
+
+
+class UdnSection(_Section):
+    """``udn``: one coloured mode."""
+
+    name: Literal["udn"]
+    axis: Whole = 0
+    weights: Vector | None = None
+    utility: Matrix | None = None
+    directions: Matrix | None = None
+
+
+class IdnSection(_Section):
+    """``idn``: one diagonal mode, entries in a public range."""
+
+    name: Literal["idn"]
+    axis: Whole = 0
+    weights: Vector | None = None
+    utility: Matrix | None = None
+
+
+class DirectionalSection(_Section):
+    """``directional``: tight diagonal noise on a box of ranges."""
+
+    name: Literal["directional"]
+    weights: Vector | None = None
+
+
+class RankOneSection(_Section):
+    """``rank-one``: noise along one random direction."""
+
+    name: Literal["rank-one"]
+    calibration: Literal["exact", "paper"] = "exact"
+
+
+class KNormSection(_Section):
+    """``k-norm``: the l2 K-norm mechanism."""
+
+    name: Literal["k-norm"]
+
+
+MechanismSection = Annotated[
+    ClassicGaussianSection
+    | AnalyticGaussianSection
+    | ImgmSection
+    | MvgSection
+    | MgmSection
+    | UdnSection
+    | IdnSection
+    | DirectionalSection
+    | RankOneSection
+    | KNormSection,
+    Field(discriminator="name"),
+]
+
+
+class CompositionSection(_Section):
+    """``composition``: T steps that share the budget, optionally on Poisson samples."""
+
+    steps: Whole = 1
+    sampling_rate: Number | None = None
+    slack: Number = 1e-5
+
+
+class CalibrationSpec(_Section):
+    """The sections that fix the noise of a release."""
+
+    shape: Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=1)]
+    privacy: PrivacySection
+    sensitivity: SensitivitySection
+    mechanism: MechanismSection
+    composition: CompositionSection = CompositionSection()
+
+
+def load_calibration_spec(path: str | Path) -> CalibrationSpec:
+    """Read a YAML or JSON file into a :class:`CalibrationSpec`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidSpec(f"cannot read spec {str(path)!r}: {reason}; give the path of a YAML or JSON file") from None
+    try:
+        content = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = where.line + 1 if where is not None else getattr(error, "lineno", "?")
+        raise InvalidSpec(f"spec {str(path)!r} is not well-formed near line {line}; mend its YAML or JSON") from None
+    return parse_calibration_spec(content)
+
+
+def parse_calibration_spec(content: Any) -> CalibrationSpec:
+    """Validate plain data into a :class:`CalibrationSpec`."""
+    if not isinstance(content, dict):
+        raise InvalidSpec("the spec is not a mapping; write sections such as shape:, privacy:, sensitivity:, mechanism:")
+    try:
+        return CalibrationSpec.model_validate(content)
+    except ValidationError as error:
+        raise InvalidSpec(_one_line(error)) from None
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "privacy": PrivacySection,
+    "sensitivity": SensitivitySection,
+    "composition": CompositionSection,
+}
+_MECHANISMS: dict[str, type[BaseModel]] = {
+    section.model_fields["name"].annotation.__args__[0]: section  # type: ignore[union-attr]
+    for section in (
+        ClassicGaussianSection,
+        AnalyticGaussianSection,
+        ImgmSection,
+        MvgSection,
+        MgmSection,
+        UdnSection,
+        IdnSection,
+        DirectionalSection,
+        RankOneSection,
+        KNormSection,
+    )
+}
+
+
+def _one_line(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    first = problems[0]
+    place = [str(part) for part in first["loc"] if str(part) not in _MECHANISMS]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    name = ".".join(place) or "spec"
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(first["loc"])
+        close = difflib.get_close_matches(place[-1], known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+        return f"{name} is no key of the spec; {hint}{more}"
+    if first["type"] == "missing":
+        return f"{name} is missing; add it{more}"
+    if first["type"].startswith("union_tag"):
+        return f"{name}.name is not a mechanism; choose one of {', '.join(_MECHANISMS)}{more}"
+    return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
+
+
+def _known_keys(place: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = CalibrationSpec
+    if len(place) > 1:
+        model = _MECHANISMS.get(str(place[1]), _SECTIONS.get(str(place[0]), CalibrationSpec))
+    return list(model.model_fields)
