@@ -22,6 +22,7 @@ from dpdask.mechanisms import (
     rank_one,
     udn,
 )
+from dpdask.mechanisms.mgm import check_weights
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import Body, Box, RecordBox
 
@@ -97,6 +98,8 @@ def compare_mechanisms(
     Without ``gamma`` MVG is shown at the smallest bound on ||f|| that the sensitivity allows, which flatters it.
     """
     axis = body.feature_axis if isinstance(body, (Box, RecordBox)) else 0
+    if weights is not None:
+        check_weights(weights, shape[axis])
     asked: dict[str, Any] = {"budget": budget, "body": body, "shape": shape}
     per_axis = None if weights is None else [weights if i == axis else None for i in range(len(shape))]
     note = "" if gamma else "at the smallest gamma the sensitivity allows; a real one needs more noise"

@@ -18,6 +18,7 @@ import numpy as np
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms.calibrated import Calibrated, Steps
 from dpdask.mechanisms.gaussian import exact_suffix, verified_gaussian
+from dpdask.mechanisms.mgm import check_weights
 from dpdask.noise import DiagonalFactor, Factor, KroneckerNoise, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import Body, Box, RecordBox
@@ -45,11 +46,7 @@ def directional(
         raise InvalidMechanism(f"ranges for shape {body.shape} do not fit shape {tuple(shape)}; give both the same")
     axis = body.feature_axis
     size = shape[axis]
-    importance = np.ones(size) if weights is None else np.asarray(weights, dtype=np.float64)
-    if importance.shape != (size,):
-        raise InvalidMechanism(f"{importance.size} weights do not fit {size} features; give one weight per feature")
-    if np.any(~(importance > 0)) or not np.all(np.isfinite(importance)):
-        raise InvalidMechanism("a weight is not > 0, that is, allows infinite noise; give every feature a finite weight > 0")
+    importance = np.ones(size) if weights is None else check_weights(weights, size)
     mu = steps.step_mu(budget, body.adjacency)
     if len(body.widths) == 1 and weights is None:
         unscaled: Factor = ScaledIdentity(size)

@@ -23,7 +23,7 @@ from dpdask.noise.factors import Floats, along_directions, check_orthonormal
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import Body, Box, RecordBox
 
-__all__ = ["idn", "mgm", "noise_bound", "udn", "utility_weights"]
+__all__ = ["check_weights", "idn", "mgm", "noise_bound", "udn", "utility_weights"]
 
 _UP = 1 + 1e-14
 _STRONG = "strong composition (R1SMG eq. 16)"
@@ -44,7 +44,8 @@ def utility_weights(utility: Any, directions: Floats | None = None) -> Floats:
     return np.asarray(np.sum(seen**2, axis=0), dtype=np.float64)
 
 
-def _check_weights(weights: Any, size: int) -> Floats:
+def check_weights(weights: Any, size: int) -> Floats:
+    """One finite weight > 0 for each index of a mode."""
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (size,):
         raise InvalidMechanism(f"{values.size} weights do not fit a mode of length {size}; give one weight per index")
@@ -65,7 +66,7 @@ def _mode_factor(size: int, weights: Any, directions: Any, inverse_budget: float
         check_orthonormal(basis)
     if weights is None:
         return ScaledIdentity(size, math.sqrt(size / inverse_budget) * _UP)
-    root = np.sqrt(_check_weights(weights, size))
+    root = np.sqrt(check_weights(weights, size))
     return along_directions(size, basis, np.sqrt(math.fsum(root) / (root * inverse_budget)) * _UP, None)
 
 

@@ -25,7 +25,7 @@ from dpdask.profiles.spherical import SphericalProfile
 __all__ = ["ComposedProfile", "SampledProfile", "compose"]
 
 _NEGLIGIBLE = 1e-15  # mass that a privacy loss distribution moves to infinity, that is, counts against us
-_GRID_POINTS = 20_000
+_GRID_POINTS = 500_000  # at most so many losses of one step are told apart
 
 
 def compose(parts: Iterable[tuple[PrivacyProfile, int]]) -> PrivacyProfile:
@@ -131,8 +131,8 @@ class ComposedProfile:
 @functools.lru_cache(maxsize=64)
 def _loss_distribution(parts: tuple[tuple[PrivacyProfile, int], ...]) -> Any:
     """The composed privacy loss distribution of ``parts`` on one common grid."""
-    reach = sum(_reach(part) * math.sqrt(count) for part, count in parts)
-    interval = max(1e-6, reach / _GRID_POINTS)
+    reach = max(_reach(part) for part, _ in parts)
+    interval = max(min(1e-4, reach / 2000), reach / _GRID_POINTS)
     total: Any = None
     for part, count in parts:
         single = _single(part, interval)
@@ -144,10 +144,10 @@ def _loss_distribution(parts: tuple[tuple[PrivacyProfile, int], ...]) -> Any:
 def _reach(profile: PrivacyProfile) -> float:
     """An epsilon beyond which so little delta is left that it may count as infinite loss."""
     if isinstance(profile, SampledProfile):
-        return min(profile.epsilon(_NEGLIGIBLE), 200.0)
+        return max(1e-9, min(profile.epsilon(_NEGLIGIBLE), 200.0))
     if isinstance(profile, SphericalProfile):
-        return max(1e-6, min(profile.epsilon(1e-12), 200.0))
-    return max(1e-6, min(profile.epsilon(_NEGLIGIBLE), 2000.0))
+        return max(1e-9, min(profile.epsilon(1e-12), 200.0))
+    return max(1e-9, min(profile.epsilon(_NEGLIGIBLE), 2000.0))
 
 
 def _single(profile: PrivacyProfile, interval: float) -> Any:

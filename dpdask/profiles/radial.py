@@ -73,6 +73,10 @@ class RadialLaw(abc.ABC):
     def further_loss(self, y: Floats, zeta: Floats, ratio: Floats, dimension: int) -> Floats:
         """g(q) - g(q1) for q1^2 = r^2 e^zeta and q^2 = q1^2 (1 + ratio): the loss beyond epsilon."""
 
+    def misalignment(self, y: Floats, t: Floats, c1: Floats, epsilon: float, sensitivity: float, dimension: int) -> Floats:
+        """1 - c1, the room left between the cosine of loss epsilon and 1; t is sensitivity / r."""
+        return 1 - c1
+
     @abc.abstractmethod
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """ln E[(R / scale)^(2 order)]."""
@@ -184,6 +188,11 @@ class Gamma(RadialLaw):
         """g(r) = r / scale."""
         reached: Floats = dimension * np.exp(np.minimum(y + zeta / 2, 650.0))
         return np.asarray(reached * (ratio / (np.sqrt(1 + ratio) + 1)), dtype=np.float64)
+
+    def misalignment(self, y: Floats, t: Floats, c1: Floats, epsilon: float, sensitivity: float, dimension: int) -> Floats:
+        """(1 - epsilon scale / s)(2 + t + epsilon scale / r)/2: exact up to the largest loss, s / scale."""
+        room = max(0.0, 1 - epsilon * self.scale / sensitivity)
+        return room * (2 + t + epsilon / dimension * np.exp(np.minimum(-y, 700.0))) / 2
 
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """E R^(2k) = M (M + 1) ... (M + 2k - 1)."""

@@ -67,6 +67,11 @@ def _growth_ratio(base: Floats, gap: Floats) -> Floats:
         return np.minimum(base * gap, 1e300)
 
 
+def _near(one: float, other: float) -> bool:
+    """Whether two logarithmic heights differ by less than 4; never for a point of no height."""
+    return one > -math.inf and other > -math.inf and abs(one - other) < 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SphericalProfile:
     """The privacy of spherical noise in ``dimension`` entries on an l2 ball of radius ``sensitivity``.
@@ -87,29 +92,33 @@ class SphericalProfile:
             if not (value > 0 and math.isfinite(value)):
                 raise InvalidBudget(f"{name}={value:g} is no size; it must be finite and > 0")
 
-    def _threshold(self, y: Floats, epsilon: float) -> tuple[Floats, Floats, Floats]:
-        """The cosine at which the loss reaches epsilon, its zeta, and the growth of q^2 per unit of cosine."""
+    def _threshold(self, y: Floats, epsilon: float) -> tuple[Floats, Floats, Floats, Floats]:
+        """The cosine c1 at which the loss reaches epsilon, 1 - c1, its zeta, and the growth of q^2 per unit of cosine."""
         log_t = math.log(self.sensitivity) - self.law.log_centre(self.dimension) - y
         log_t = np.clip(log_t, -700.0, 700.0)
         t = np.exp(log_t)
         zeta = self.law.growth(y, epsilon, self.dimension)
         with np.errstate(over="ignore"):
             z_over_t = np.where(zeta < 1, np.expm1(np.minimum(zeta, 1.0)) / t, np.exp(np.minimum(zeta - log_t, 709.0)) - 1 / t)
-        return 0.5 * (z_over_t - t), zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
+        c1 = 0.5 * (z_over_t - t)
+        room = self.law.misalignment(y, t, c1, epsilon, self.sensitivity, self.dimension)
+        return c1, room, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
 
     def _log_conditional(self, y: Floats, epsilon: float) -> Floats:
         """ln of the conditional delta given the radius exp(y) * centre; -inf where the loss stays below epsilon."""
         n = self.dimension - 1
         root_n = math.sqrt(n)
-        c1, zeta, base = self._threshold(y, epsilon)
+        c1, room, zeta, base = self._threshold(y, epsilon)
         result = np.full(y.shape, -np.inf)
-        live = c1 < 1
+        live = room > 0
         if not np.any(live):
             return result
-        y, zeta, c1, base = y[live], zeta[live], c1[live], base[live]
-        inside = c1 > -1
+        y, zeta, c1, room, base = y[live], zeta[live], c1[live], room[live], base[live]
+        inside = room < 2
         c1_in = np.where(inside, c1, 0.0)
-        w1_squared = -np.log1p(-(c1_in**2))
+        # -ln(1 - c1^2), from whichever of c1 and 1 - c1 carries the digits
+        near_one = np.where(inside, room, 1.0)
+        w1_squared = np.where(near_one < 0.5, -np.log(near_one * (2 - near_one)), -np.log1p(-np.minimum(c1_in**2, 1 - 1e-16)))
         u1 = np.where(inside, np.sign(c1_in) * np.sqrt(n * w1_squared), -np.inf)
         right = u1 >= 0
         # From max(u1, 0) to infinity.
@@ -152,20 +161,23 @@ class SphericalProfile:
         """Panel edges that cover all but e^-42 of the peak of the integrand, and its logarithmic height."""
         scan = self.law.scan(self.dimension)
         heights = self._log_integrand(scan, epsilon)
-        for _ in range(3):
+        gain, rounds = math.inf, 0
+        while (gain > 0.1 or rounds < 3) and rounds < 60:
             best = int(np.argmax(heights))
+            before = float(heights[best])
             finer = np.linspace(scan[max(best - 1, 0)], scan[min(best + 1, scan.size - 1)], 33)[1:-1]
             scan = np.concatenate([scan, finer])
             heights = np.concatenate([heights, self._log_integrand(finer, epsilon)])
             scan, first = np.unique(scan, return_index=True)
             heights = heights[first]
+            gain, rounds = float(np.max(heights)) - before if before > -math.inf else 0.0, rounds + 1
         peak = float(np.max(heights))
         high = np.flatnonzero(heights > peak - 42)
         if peak == -math.inf or not high.size:
             return scan, -math.inf
         kept = [max(high[0] - 1, 0)]
         for i in range(high[0], min(high[-1] + 2, scan.size)):
-            if i == int(np.argmax(heights)) or not abs(heights[i] - heights[kept[-1]]) < 4:
+            if i == int(np.argmax(heights)) or not _near(heights[i], heights[kept[-1]]):
                 kept.append(i)
         kept.append(min(high[-1] + 1, scan.size - 1))
         edges = scan[kept]
@@ -177,7 +189,7 @@ class SphericalProfile:
         """The y between ``low`` and ``high`` at which the largest possible loss crosses epsilon."""
         for _ in range(12):
             y = np.linspace(low, high, 33)
-            live = self._threshold(y, epsilon)[0] < 1
+            live = self._threshold(y, epsilon)[1] > 0
             first = int(np.argmax(live != live[0]))
             if first == 0:
                 return high
@@ -214,8 +226,10 @@ def _log_delta(profile: SphericalProfile, epsilon: float) -> float:
     edges, peak = profile._panels(epsilon)
     if peak == -math.inf:
         return -math.inf
+    if peak < -760:  # delta is below the smallest float; the integral is at most its height times its length
+        return peak + math.log(edges[-1] - edges[0] + 1)
     total, left, right = 0.0, edges[:-1], edges[1:]
-    for _ in range(60):
+    for _ in range(40):
         middle, half = (left + right) / 2, (right - left) / 2
         fine, coarse = (
             half
@@ -233,6 +247,8 @@ def _log_delta(profile: SphericalProfile, epsilon: float) -> float:
         )
         whole = total + float(np.sum(fine))
         open_ = np.abs(fine - coarse) > 1e-13 * whole
+        if left.size > 4096:  # only rounding noise is left to resolve
+            open_ = np.zeros_like(open_)
         total += float(np.sum(fine[~open_]))
         if not np.any(open_):
             break

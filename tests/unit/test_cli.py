@@ -1,0 +1,244 @@
+"""The commands as users meet them: JSON for programs, tables for people, one line for mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dpdask.cli import main
+
+SPEC: dict[str, Any] = {
+    "shape": [41, 205],
+    "privacy": {"epsilon": 3.87, "delta": 1e-8},
+    "sensitivity": {"l2": 1.954},
+    "mechanism": {"name": "mvg", "theorem": "general", "gamma": 37.264},
+}
+
+
+def calibrate(tmp_path: Path, changes: dict[str, Any], *options: str) -> Result:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump({**SPEC, **changes}))
+    return CliRunner().invoke(main, ["calibrate", str(path), *options])
+
+
+def test_calibrate_prints_json_for_programs(tmp_path: Path) -> None:
+    result = calibrate(tmp_path, {}, "--json")
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
+    assert facts["noise"]["name"] == "kronecker"
+    assert set(facts["guarantee"]) == {"claimed", "verified", "certified", "reason"}
+    assert facts["guarantee"]["claimed"] == {"epsilon": 3.87, "delta": 1e-8, "theorem": "MVG Thm 2"}
+    assert set(facts["guarantee"]["verified"]) == {"name", "configuration", "epsilon_at_delta", "delta_at_epsilon"}
+    assert facts["guarantee"]["certified"] is True
+    assert math.isclose(facts["calibration"]["bound"], 2.713215110554935e-11, rel_tol=1e-9)
+
+
+MECHANISMS: list[dict[str, Any]] = [
+    {"mechanism": {"name": "analytic-gaussian"}},
+    {"mechanism": {"name": "classic-gaussian"}, "privacy": {"epsilon": 0.5, "delta": 1e-5}},
+    {"mechanism": {"name": "imgm", "factors": ["identity", {"scaled": 2.0}]}},
+    {"mechanism": {"name": "imgm", "factors": [{"diagonal": [1, 2]}, {"covariance": [[2, 1], [1, 2]]}]}, "shape": [2, 2]},
+    {
+        "mechanism": {
+            "name": "imgm",
+            "factors": [{"low_rank": {"base": 1, "directions": [[0.6, 0.8, 0]], "scales": [2]}}, "identity"],
+        },
+        "shape": [3, 2],
+    },
+    {"mechanism": {"name": "mvg", "theorem": "psd", "gamma": 40}, "shape": [41, 41]},
+    {"mechanism": {"name": "mvg", "gamma": 40, "allocation": "binary", "tau": 0.9, "chosen": [0, 1]}},
+    {
+        "mechanism": {"name": "mvg", "allocation": "max-pnr", "eigenvalues": [3, 2]},
+        "shape": [2, 3],
+        "sensitivity": {"ranges": [-1, 1]},
+    },
+    {"mechanism": {"name": "mgm", "weights": [[1, 2], None]}, "shape": [2, 3]},
+    {"mechanism": {"name": "udn", "utility": [[1, 2], [3, 4]]}, "shape": [2, 3]},
+    {"mechanism": {"name": "idn"}, "sensitivity": {"ranges": [-1, 1]}},
+    {
+        "mechanism": {"name": "directional", "weights": [1, 4]},
+        "shape": [2, 9],
+        "sensitivity": {"ranges": [[0, 1], [0, 5]], "record_axis": 1},
+    },
+    {"mechanism": {"name": "rank-one"}},
+    {"mechanism": {"name": "k-norm"}},
+    {"mechanism": {"name": "analytic-gaussian"}, "composition": {"steps": 7}},
+    {"mechanism": {"name": "analytic-gaussian"}, "sensitivity": {"l2": 1, "record_axis": 0, "adjacency": "add-remove-one"}},
+]
+
+
+@pytest.mark.parametrize("changes", MECHANISMS, ids=lambda c: c["mechanism"]["name"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_every_mechanism_calibrates_from_a_spec(tmp_path: Path, changes: dict[str, Any], options: tuple[str, ...]) -> None:
+    result = calibrate(tmp_path, changes, *options)
+    assert result.exit_code == 0, result.output
+    if options:
+        assert json.loads(result.stdout)["guarantee"]["certified"] is True
+    else:
+        assert "certified" in result.stdout
+
+
+def test_the_papers_rank_one_calibration_is_shown_with_its_true_delta(tmp_path: Path) -> None:
+    result = calibrate(tmp_path, {"mechanism": {"name": "rank-one", "calibration": "paper"}}, "--json")
+    facts = json.loads(result.stdout)
+    assert facts["guarantee"]["certified"] is False
+    assert facts["guarantee"]["verified"]["delta_at_epsilon"] > 0.1
+    assert "above the claimed" in facts["guarantee"]["reason"]
+    assert any("1/M" in warning for warning in facts["warnings"])
+    assert "warning: " in result.stderr
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"privacy": {"epsilon": 0, "delta": 1e-5}}, "epsilon=0"),
+    ({"privacy": {"epsilon": -1, "delta": 1e-5}}, "epsilon=-1"),
+    ({"privacy": {"epsilon": math.nan, "delta": 1e-5}}, "epsilon=nan"),
+    ({"privacy": {"epsilon": math.inf, "delta": 1e-5}}, "epsilon=inf"),
+    ({"privacy": {"epsilon": True, "delta": 1e-5}}, "privacy.epsilon"),
+    ({"privacy": {"epsilon": "much", "delta": 1e-5}}, "privacy.epsilon"),
+    ({"privacy": {"epsilon": 1, "delta": 0}}, "delta=0"),
+    ({"privacy": {"epsilon": 1, "delta": 1}}, "delta=1"),
+    ({"privacy": {"epsilon": 1, "delta": math.nan}}, "delta=nan"),
+    ({"privacy": {"epsilon": 1}}, "privacy.delta is missing"),
+    ({"privcy": {"epsilon": 1, "delta": 1e-5}}, "did you mean 'privacy'"),
+    ({"mechanism": {"name": "mvg", "gama": 3}}, "did you mean 'gamma'"),
+    ({"mechanism": {"name": "mgv"}}, "choose one of classic-gaussian"),
+    ({"mechanism": {"name": "classic-gaussian"}}, "use analytic-gaussian"),
+    ({"mechanism": {"name": "mvg"}}, "gamma"),
+    ({"mechanism": {"name": "rank-one"}, "shape": [2]}, "M > 2"),
+    ({"mechanism": {"name": "mvg", "gamma": 40, "allocation": "given", "shares": [0.6, 0.6]}, "shape": [2, 3]}, "sum to 1.2"),
+    (
+        {
+            "mechanism": {"name": "mvg", "gamma": 40, "allocation": "binary", "tau": 0.5, "directions": [[1, 1]]},
+            "shape": [2, 3],
+        },
+        "not orthonormal",
+    ),
+    ({"mechanism": {"name": "imgm", "factors": [{"dense": [[1, 2], [2, 4]]}, "identity"]}, "shape": [2, 3]}, "singular"),
+    (
+        {"mechanism": {"name": "imgm", "factors": [{"covariance": [[1, 2], [2, 1]]}, "identity"]}, "shape": [2, 3]},
+        "positive definite",
+    ),
+    (
+        {
+            "mechanism": {"name": "imgm", "factors": [{"dense": [[1, 2], [0, 4]]}, "identity"]},
+            "shape": [2, 3],
+            "sensitivity": {"ranges": [0, 1]},
+        },
+        "diagonal factors",
+    ),
+    ({"sensitivity": {"ranges": [0, 1], "adjacency": "add-remove-one"}}, "use replace-one"),
+    ({"sensitivity": {"l2": 1, "origin": "measured"}}, "not a sensitivity"),
+    ({"sensitivity": {"l2": -1}}, "-1"),
+    ({"sensitivity": {}}, "exactly one of l2 and ranges"),
+    ({"sensitivity": {"ranges": [1, 0]}}, "empty or unbounded"),
+    ({"sensitivity": {"ranges": [[0, 1], [0, 1]], "record_axis": 1}}, "2 ranges do not fit"),
+    ({"sensitivity": {"l2": 1, "record_axis": 5}}, "record_axis=5"),
+    ({"shape": []}, "shape"),
+    ({"shape": [0, 3]}, "shape"),
+    ({"composition": {"steps": 0}}, "steps=0"),
+    ({"composition": {"steps": 3, "sampling_rate": 2}}, "sampling_rate=2"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD)
+def test_a_mistake_is_one_line_with_a_way_out(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    result = calibrate(tmp_path, changes)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("text", ["shape: [1", "- a\n- b\n", "", "{}"])
+def test_a_broken_file_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(text)
+    result = CliRunner().invoke(main, ["calibrate", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["calibrate", str(tmp_path / "nowhere.yaml")])
+    assert result.exit_code == 2
+    assert "No such file" in result.stderr
+
+
+def test_scientific_notation_without_a_dot_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(SPEC).replace("1.0e-08", "1e-8"))
+    assert "delta: 1e-8" in path.read_text()
+    assert CliRunner().invoke(main, ["calibrate", str(path)]).exit_code == 0
+
+
+def compare(*options: str) -> Result:
+    return CliRunner().invoke(main, ["compare", "--epsilon", "1", "--delta", "1e-5", *options])
+
+
+def test_compare_puts_the_best_certified_mechanism_first() -> None:
+    result = compare("--shape", "1000x100", "--l2-sensitivity", "1", "--json")
+    rows = json.loads(result.stdout)["mechanisms"]
+    assert rows[0]["mechanism"].startswith("analytic-gaussian")
+    assert rows[0]["relative_loss"] == 1.0
+    by_name = {row["mechanism"]: row for row in rows}
+    assert 1e8 < by_name["rank-one exact"]["relative_loss"] < 3e8
+    assert by_name["rank-one paper"]["guarantee"]["certified"] is False
+    assert by_name["rank-one paper"]["guarantee"]["verified"]["delta_at_epsilon"] > 0.9
+    assert "unavailable" in by_name["idn"]
+
+
+def test_compare_on_ranges_prefers_directional_noise() -> None:
+    options = ["--shape", "3x50", "--record-axis", "1", "--weights", "1,1,9"]
+    for pair in ("0,1", "0,10", "-1,1"):
+        options += ["--range", pair]
+    rows = json.loads(compare(*options, "--json").stdout)["mechanisms"]
+    assert rows[0]["mechanism"] == "directional"
+    plain = next(row for row in rows if row["mechanism"].startswith("analytic"))
+    assert plain["relative_loss"] > 1
+
+
+def test_compare_prints_a_table_for_people() -> None:
+    result = compare("--shape", "4x4", "--l2-sensitivity", "1")
+    assert result.exit_code == 0
+    assert "mvg psd" in result.stdout
+    assert "not certified" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--shape", "4xq", "--l2-sensitivity", "1"),
+        ("--shape", "4x4"),
+        ("--shape", "4x4", "--range", "a,b"),
+        ("--shape", "4x4", "--l2-sensitivity", "nan"),
+        ("--shape", "4x4", "--range", "0,1", "--weights", "1,2"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--adjacency", "swap"),
+    ],
+)
+def test_compare_refuses_mistakes_in_one_line(options: tuple[str, ...]) -> None:
+    result = compare(*options)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_ten_billion_entries_are_compared_without_a_tensor() -> None:
+    result = compare("--shape", "1000000x10000", "--l2-sensitivity", "1", "--json")
+    assert result.exit_code == 0
+    assert len(json.loads(result.stdout)["mechanisms"]) == 11
+
+
+def test_the_commands_start_without_dask_zarr_or_prefect() -> None:
+    code = "import sys, dpdask.cli, dpdask.compare; print(sorted({'dask','zarr','prefect','dp_accounting'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
