@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdask.errors import DpdaskError
+from dpdask.errors import DpdaskError, InvalidMechanism
 from dpdask.mechanisms import (
     Calibrated,
     analytic_gaussian,
@@ -98,13 +98,15 @@ def compare_mechanisms(
     Without ``gamma`` MVG is shown at the smallest bound on ||f|| that the sensitivity allows, which flatters it.
     """
     axis = body.feature_axis if isinstance(body, (Box, RecordBox)) else 0
+    if gamma is not None and not gamma > 0:
+        raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0")
     if weights is not None:
         check_weights(weights, shape[axis])
     asked: dict[str, Any] = {"budget": budget, "body": body, "shape": shape}
     per_axis = None if weights is None else [weights if i == axis else None for i in range(len(shape))]
-    note = "" if gamma else "at the smallest gamma the sensitivity allows; a real one needs more noise"
-    general = gamma or body.radius / 2
-    psd = gamma or body.radius / math.sqrt(2)
+    note = "" if gamma is not None else "at the smallest gamma the sensitivity allows; a real one needs more noise"
+    general = body.radius / 2 if gamma is None else gamma
+    psd = body.radius / math.sqrt(2) if gamma is None else gamma
     recipes: list[tuple[str, Callable[[], Calibrated], str]] = [
         ("analytic-gaussian (= imgm)", lambda: analytic_gaussian(**asked), ""),
         ("classic-gaussian", lambda: classic_gaussian(**asked), ""),

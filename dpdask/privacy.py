@@ -37,10 +37,16 @@ class PrivacyBudget:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise InvalidBudget(f"{name}={value!r} is not a number; give {name} as a plain number")
             object.__setattr__(self, name, float(value))
+        if self.epsilon > 1e6 and math.isfinite(self.epsilon):
+            raise InvalidBudget(f"epsilon={self.epsilon:g} protects nobody; choose an epsilon of at most 1e6")
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise InvalidBudget(f"epsilon={self.epsilon:g} bounds no privacy loss; choose a finite epsilon > 0")
         if not 0 < self.delta < 1:
             raise InvalidBudget(f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1")
+        if self.epsilon < 1e-12 or self.delta < 1e-300:
+            raise InvalidBudget(
+                f"epsilon={self.epsilon:g}, delta={self.delta:g} is out of range; choose epsilon >= 1e-12, delta >= 1e-300"
+            )
 
 
 @runtime_checkable

@@ -59,8 +59,8 @@ _ROUND_UP = 1 + 1e-14
 
 
 def _positive(name: str, value: float) -> float:
-    if not (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and math.isfinite(value)):
-        raise InvalidSensitivity(f"{name}={value!r} is no sensitivity; give a finite number > 0")
+    if not (isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-100 <= value <= 1e100):
+        raise InvalidSensitivity(f"{name}={value!r} is no sensitivity; give a finite number > 0 (1e-100 to 1e100)")
     return float(value)
 
 

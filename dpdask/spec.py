@@ -32,7 +32,21 @@ def _no_bool(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Whole = Annotated[int, BeforeValidator(_no_bool)]
 Vector = list[Number]
-Matrix = list[Vector]
+
+
+def _rectangular(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(row, list) for row in value) and len({len(row) for row in value}) > 1:
+        raise ValueError("rows of different lengths where a matrix belongs")
+    return value
+
+
+def _as_ranges(value: Any) -> Any:
+    """One [low, high] as a list of one."""
+    return [value] if isinstance(value, list) and value and not any(isinstance(row, list) for row in value) else value
+
+
+Matrix = Annotated[list[Vector], BeforeValidator(_rectangular)]
+Ranges = Annotated[list[Vector], BeforeValidator(_as_ranges)]
 
 
 class _Section(BaseModel):
@@ -54,7 +68,7 @@ class SensitivitySection(_Section):
     """``sensitivity``: an l2 bound, or public ranges that the pipeline enforces."""
 
     l2: Number | None = None
-    ranges: Vector | Matrix | None = None
+    ranges: Ranges | None = None
     record_axis: Whole | None = None
     feature_axis: Whole | None = None
     adjacency: Adjacency = Adjacency.REPLACE_ONE
@@ -69,16 +83,25 @@ class SensitivitySection(_Section):
         if (self.l2 is None) == (self.ranges is None):
             raise InvalidSensitivity("sensitivity needs exactly one of l2 and ranges; give one of them")
         if self.l2 is not None:
+            if self.origin == "public-range":
+                raise InvalidSensitivity("an l2 bound is clipped or declared, not a public range; give ranges for that")
             origin = Origin(self.origin or "declared")
             if self.feature_axis is not None:
                 raise InvalidSensitivity("feature_axis goes with ranges; an l2 bound takes record_axis at most")
             if self.record_axis is None:
                 return L2Ball(l2=self.l2, adjacency=self.adjacency, origin=origin)
+            if self.adjacency is Adjacency.ADD_REMOVE_ONE:
+                raise InvalidSensitivity(
+                    "add-remove-one changes how many records a released tensor has, so it has no sensitivity along record_axis;"
+                    " use replace-one, or release a sum with its l2 bound"
+                )
             if not -len(shape) <= self.record_axis < len(shape):
                 raise InvalidSensitivity(
                     f"record_axis={self.record_axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
                 )
             return RecordBall(l2=self.l2, record_axis=self.record_axis % len(shape), adjacency=self.adjacency, origin=origin)
+        if self.origin not in (None, "public-range"):
+            raise InvalidSensitivity(f"origin: {self.origin} does not go with ranges, which are public; leave origin out")
         if self.adjacency is Adjacency.ADD_REMOVE_ONE:
             raise InvalidSensitivity(
                 "add-remove-one changes the shape of a released tensor, so ranges have no sensitivity under it;"
@@ -88,7 +111,7 @@ class SensitivitySection(_Section):
         if self.record_axis is None:
             return Box(
                 shape=shape,
-                feature_axis=self._feature_axis(shape, default=0),
+                feature_axis=self._feature_axis(shape, default=0 if len(shape) == 1 or len(widths) == 1 else None),
                 widths=widths,
                 adjacency=self.adjacency,
                 origin=Origin.PUBLIC_RANGE,
@@ -122,11 +145,9 @@ class SensitivitySection(_Section):
         return default
 
     def _pairs(self) -> list[tuple[float, float]]:
-        given = self.ranges or []
-        rows = [given] if given and not isinstance(given[0], list) else given
         pairs = []
-        for row in rows:
-            if not isinstance(row, list) or len(row) != 2:
+        for row in self.ranges or []:
+            if len(row) != 2:
                 raise InvalidSensitivity(f"range {row!r} is no interval; give [low, high]")
             low, high = row
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -166,7 +187,7 @@ class FactorSection(_Section):
             return DenseFactor.from_covariance(self.covariance)
         if self.low_rank is None:
             raise InvalidSpec("a factor is null; give it a value or write `identity`")
-        columns = [list(column) for column in zip(*self.low_rank.directions, strict=False)]
+        columns = [list(column) for column in zip(*self.low_rank.directions, strict=True)]
         return LowRankFactor(self.low_rank.base, columns, self.low_rank.scales)  # type: ignore[arg-type]
 
 

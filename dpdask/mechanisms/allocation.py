@@ -8,7 +8,6 @@ leave the rest of the space to one common share: a low-rank factor.
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +107,7 @@ class Given(Allocation):
         expected = size if columns is None else columns.shape[1]
         if theta.shape != (expected,):
             raise InvalidMechanism(f"{theta.size} shares do not fit {expected} directions; give one share per direction")
-        total = math.fsum(theta)
+        total = float(np.sum(theta))
         if not total <= 1 + 1e-12 or np.any(~(theta > 0)):
             raise InvalidMechanism(f"shares sum to {total:g}; every share must be > 0 and their sum at most 1")
         theta = theta / max(1.0, total)
@@ -136,8 +135,10 @@ class MaxPnr(Allocation):
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
         """The l1 constraint of Thm 7 implies the theorem's l2 one."""
         kappa = np.asarray(self.eigenvalues, dtype=np.float64)
-        if kappa.shape != (size,) or np.any(~(kappa > 0)) or not np.all(np.isfinite(kappa)):
-            raise InvalidMechanism(f"max-pnr needs {size} finite eigenvalues > 0, one per direction; got {kappa.size}")
+        if kappa.shape != (size,) or not np.all((kappa >= 1e-100) & (kappa <= 1e100)):
+            raise InvalidMechanism(
+                f"max-pnr needs {size} eigenvalues from 1e-100 to 1e100, one per direction; got {kappa.size}"
+            )
         if not 0 < self.floor < 1:
             raise InvalidMechanism(f"floor={self.floor:g} is no share; choose 0 < floor < 1")
         columns = _columns(self.directions, size)

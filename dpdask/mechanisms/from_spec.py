@@ -83,7 +83,22 @@ def _factors(given: s.Factors | None, shape: tuple[int, ...]) -> list[Factor] | 
     ]
 
 
+_USED_BY = {
+    "tau": ("binary",),
+    "chosen": ("binary",),
+    "shares": ("given",),
+    "eigenvalues": ("max-pnr",),
+    "floor": ("max-pnr",),
+    "directions": ("binary", "given", "max-pnr"),
+}
+
+
 def _allocation(section: s.MvgSection) -> Allocation:
+    for key, users in _USED_BY.items():
+        if key in section.model_fields_set and section.allocation not in users:
+            raise InvalidMechanism(
+                f"mechanism.{key} goes with allocation: {' or '.join(users)}, not {section.allocation}; add that or drop {key}"
+            )
     if section.allocation == "binary":
         if section.tau is None:
             raise InvalidMechanism("allocation binary has no tau; give 0 < tau < 1, the share of the chosen directions")

@@ -40,6 +40,10 @@ def noise_bound(*, entries: int, budget: PrivacyBudget, sensitivity: float) -> f
 def utility_weights(utility: Any, directions: Floats | None = None) -> Floats:
     """P_k = sum_j (W V)_jk^2: how much the output W f cares for noise along direction k (MGM Alg 1)."""
     matrix = np.asarray(utility, dtype=np.float64)
+    if directions is not None and matrix.shape[-1] != directions.shape[0]:
+        raise InvalidMechanism(
+            f"utility of {matrix.shape[-1]} columns does not fit directions of length {directions.shape[0]}; give both alike"
+        )
     seen = matrix if directions is None else matrix @ directions
     return np.asarray(np.sum(seen**2, axis=0), dtype=np.float64)
 
@@ -49,7 +53,7 @@ def check_weights(weights: Any, size: int) -> Floats:
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (size,):
         raise InvalidMechanism(f"{values.size} weights do not fit a mode of length {size}; give one weight per index")
-    if np.any(~(values > 0)) or not np.all(np.isfinite(values)):
+    if not np.all((values >= 1e-100) & (values <= 1e100)):
         raise InvalidMechanism("a weight is not > 0, that is, allows infinite noise; give every index a finite weight > 0")
     return values
 

@@ -92,8 +92,8 @@ def mvg(
     Guarantee: sufficient and very loose; the verified profile is the exact one of the noise.
     ``gamma`` bounds ||f|| from public facts, never from the data.
     """
-    if not (gamma > 0 and math.isfinite(gamma)):
-        raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0")
+    if not 1e-100 <= gamma <= 1e100:
+        raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0 (1e-100 to 1e100)")
     if len(shape) < 2:
         raise InvalidMechanism(f"shape={shape} is no matrix; mvg needs at least two axes")
     if not -len(shape) <= axis < len(shape):

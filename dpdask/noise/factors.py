@@ -42,11 +42,11 @@ def _frozen_array(values: Any) -> Floats:
 
 
 def _positive_scales(name: str, values: Floats) -> None:
-    bad = ~(np.isfinite(values) & (values > 0))
+    bad = ~((values >= 1e-100) & (values <= 1e100))
     if np.any(bad):
         index = int(np.flatnonzero(bad.ravel())[0])
         raise InvalidNoise(
-            f"{name}[{index}]={values.ravel()[index]:g} makes the noise singular; every scale must be finite and > 0"
+            f"{name}[{index}]={values.ravel()[index]:g} makes the noise singular; scales must be finite and > 0 (1e-100..1e100)"
         )
 
 
@@ -245,6 +245,13 @@ class DenseFactor(Factor):
         values: Floats = self.__dict__["_singular"]
         return values
 
+    def inverse(self) -> Floats:
+        """U^-1, computed once."""
+        if "_inverse" not in self.__dict__:
+            object.__setattr__(self, "_inverse", _frozen_array(np.linalg.inv(self.matrix)))
+        found: Floats = self.__dict__["_inverse"]
+        return found
+
     @property
     def size(self) -> int:
         """The length of the mode."""
@@ -261,7 +268,7 @@ class DenseFactor(Factor):
 
     def largest_whitened_axis(self) -> float:
         """max_j ||U^-1 e_j|| by solving, enlarged by the solver's error."""
-        columns = np.linalg.norm(np.linalg.inv(self.matrix), axis=0)
+        columns = np.linalg.norm(self.inverse(), axis=0)
         condition = float(self.singular[0]) / self.smallest
         return float(np.max(columns)) * (1 + 8 * self.size * np.finfo(float).eps * condition)
 
@@ -270,8 +277,11 @@ class DenseFactor(Factor):
         return np.asarray(np.sum(self.matrix**2, axis=1), dtype=np.float64)
 
     def times(self, scale: float) -> Factor:
-        """Another dense matrix."""
-        return DenseFactor(self.matrix * scale)
+        """Another dense matrix; its singular values are scaled, not computed again, so that bounds scale exactly."""
+        made = object.__new__(DenseFactor)
+        object.__setattr__(made, "matrix", _frozen_array(self.matrix * scale))
+        object.__setattr__(made, "_singular", _frozen_array(self.singular * scale))
+        return made
 
     def to_dense(self) -> Floats:
         """The matrix."""
@@ -319,6 +329,13 @@ class LowRankFactor(Factor):
         _positive_scales("base", np.array([self.base]))
         _positive_scales("scales", self.scales)
         check_orthonormal(self.directions)
+        if self._defect() > 1e-14:  # orthonormal to 1e-9 is what was meant; make it so to working precision
+            object.__setattr__(self, "directions", _frozen_array(np.linalg.qr(self.directions)[0]))
+        if self._looseness() > 0.01:
+            raise InvalidNoise(
+                f"scales from {min(self.base, float(np.min(self.scales))):g} to {max(self.base, float(np.max(self.scales))):g}"
+                " are too far apart for a low-rank factor in floating point; bring them within a factor of 1e12"
+            )
 
     @property
     def size(self) -> int:
@@ -327,15 +344,21 @@ class LowRankFactor(Factor):
 
     @property
     def smallest(self) -> float:
-        """The least of base and scales, less what 1e-9 of non-orthonormality cannot be told apart from."""
+        """The least of base and scales, less the error that inexact orthonormality makes."""
         return min(self.base, float(np.min(self.scales))) * (1 - self._looseness())
 
     def _looseness(self) -> float:
         """A bound on the relative error that inexact orthonormality makes in singular values."""
-        gram = self.directions.T @ self.directions
-        defect = float(np.linalg.norm(gram - np.eye(gram.shape[0]), 2))
         spread = max(self.base, float(np.max(self.scales))) / min(self.base, float(np.min(self.scales)))
-        return min(0.5, 2 * defect * spread + 1e-14)
+        return 2 * max(self._defect(), 1e-15) * spread + 1e-14
+
+    def _defect(self) -> float:
+        """||V'V - I||, computed once."""
+        if "_gram_defect" not in self.__dict__ or self.__dict__["_gram_defect"][0] is not self.directions:
+            gram = self.directions.T @ self.directions
+            found = float(np.linalg.norm(gram - np.eye(gram.shape[0]), 2))
+            object.__setattr__(self, "_gram_defect", (self.directions, found))
+        return float(self.__dict__["_gram_defect"][1])
 
     def power_sum(self, power: int) -> float:
         """(size - rank) base^power + sum of scales^power."""

@@ -23,6 +23,8 @@ __all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_
 def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     if not shape or any(n < 1 for n in shape):
         raise InvalidNoise(f"shape={tuple(shape)} has no entries; every axis needs a length of at least 1")
+    if math.prod(shape) > 10**18:
+        raise InvalidNoise(f"shape={tuple(shape)} has more than 1e18 entries; split the tensor")
     return tuple(int(n) for n in shape)
 
 
@@ -84,8 +86,8 @@ class IidNoise(Noise):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _check_shape(self.shape))
-        if not (self.sigma > 0 and math.isfinite(self.sigma)):
-            raise InvalidNoise(f"sigma={self.sigma:g} is no noise; it must be finite and > 0")
+        if not 1e-150 <= self.sigma <= 1e150:
+            raise InvalidNoise(f"sigma={self.sigma:g} is no noise; it must be finite and > 0 (1e-150 to 1e150)")
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:

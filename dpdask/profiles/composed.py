@@ -110,15 +110,32 @@ class ComposedProfile:
 
     parts: tuple[tuple[PrivacyProfile, int], ...]
 
+    def __post_init__(self) -> None:
+        for part, count in self.parts:
+            most = 10_000 if _is_slow(part) else 10_000_000
+            if count > most:
+                raise InvalidMechanism(
+                    f"{count} steps of {part.describe()['name']} noise are more than the {most} that can be composed;"
+                    " use analytic-gaussian without sampling, which composes exactly"
+                )
+
     def delta(self, epsilon: float) -> float:
         """An upper bound on delta at ``epsilon``."""
-        return min(1.0, float(_loss_distribution(self.parts).get_delta_for_epsilon(epsilon)) * (1 + 1e-9) + 1e-14)
+        try:
+            found = float(_loss_distribution(self.parts).get_delta_for_epsilon(epsilon))
+        except (ValueError, ZeroDivisionError):  # all of the mass lies at infinity
+            return 1.0
+        return min(1.0, found * (1 + 1e-9) + 1e-14) if math.isfinite(found) else 1.0
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on epsilon at ``delta``; infinite below the resolution of the distribution."""
         if delta <= 1e-14:
             return math.inf
-        return float(_loss_distribution(self.parts).get_epsilon_for_delta((delta - 1e-14) / (1 + 1e-9)))
+        try:
+            found = float(_loss_distribution(self.parts).get_epsilon_for_delta((delta - 1e-14) / (1 + 1e-9)))
+        except (ValueError, ZeroDivisionError):
+            return math.inf
+        return math.inf if math.isnan(found) else found
 
     def describe(self) -> dict[str, Any]:
         """``{"name": "composed", "configuration": {"parts": [...]}}``."""

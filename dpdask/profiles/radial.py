@@ -61,6 +61,10 @@ class RadialLaw(abc.ABC):
     def scan(self, dimension: int) -> Floats:
         """Increasing values of y, fine enough to find the bulk of any integral against the law."""
 
+    def least_exposed(self, dimension: int, sensitivity: float) -> float | None:
+        """The y at which the largest possible loss is least, where that is inside the range of radii."""
+        return None
+
     @abc.abstractmethod
     def log_density(self, y: Floats, dimension: int) -> Floats:
         """The log density of y = ln(R / centre)."""
@@ -97,8 +101,14 @@ class HalfNormal(RadialLaw):
         return math.log(self.scale)
 
     def scan(self, dimension: int) -> Floats:
-        """Far to the left: the density of y decays only like e^y there, and small radii lose the most privacy."""
-        return np.arange(-1400.0, 9.0, 8.0)
+        """Far to the left, where the density of y decays only like e^y and small radii lose the most privacy; finely near 0."""
+        return np.unique(np.concatenate([np.arange(-1400.0, 9.0, 8.0), np.arange(-8.0, 4.0, 0.25)]))
+
+    def least_exposed(self, dimension: int, sensitivity: float) -> float | None:
+        """r (r + s) = (M - 1) scale^2: small radii lose by the power of r, large ones by the exponential."""
+        ratio = sensitivity / self.scale
+        root = 2 * (dimension - 1) / (ratio + math.sqrt(ratio * ratio + 4 * (dimension - 1)))
+        return math.log(root)
 
     def log_density(self, y: Floats, dimension: int) -> Floats:
         """ln(sqrt(2/pi) exp(y - e^(2y)/2))."""

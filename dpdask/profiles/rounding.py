@@ -1,8 +1,8 @@
 """One place for the direction of rounding: every profile errs towards more privacy loss.
 
-The formulas of this package are accurate to a relative error of delta below 1e-11 over the supported range (epsilon
+The formulas of this package are accurate to a relative error of delta below 1e-10 over the supported range (epsilon
 1e-9 to 1e3, delta 1e-300 to 0.5; checked against 40-digit arithmetic in the tests). A reported delta is enlarged by
-``DELTA_SLACK``, several times that error. A calibrator aims below its budget by ``CALIBRATION_SLACK``, so that the
+``DELTA_SLACK``, twice that error. A calibrator aims below its budget by ``CALIBRATION_SLACK``, so that the
 noise, after every later rounding, still verifies.
 """
 
@@ -15,8 +15,8 @@ from scipy.optimize import brentq
 
 __all__ = ["CALIBRATION_SLACK", "DELTA_SLACK", "round_up_delta", "smallest_epsilon"]
 
-DELTA_SLACK = 5e-11
-CALIBRATION_SLACK = 2e-10
+DELTA_SLACK = 2e-10
+CALIBRATION_SLACK = 5e-10
 
 
 def round_up_delta(log_delta: float) -> float:

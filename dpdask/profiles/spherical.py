@@ -52,6 +52,7 @@ def _unit_interval_rule() -> tuple[Floats, Floats]:
 _LINE, _LINE_WEIGHT = _half_line_rule()
 _UNIT, _UNIT_WEIGHT = _unit_interval_rule()
 _FINE = np.polynomial.legendre.leggauss(15)
+_GRADED = 2.0 ** np.arange(-40.0, 0.0, 3.0)  # distances from a kink at which panels end
 _COARSE = np.polynomial.legendre.leggauss(10)
 
 
@@ -132,7 +133,7 @@ class SphericalProfile:
         gap = np.where(right[:, None], rise / np.maximum(c + c1[:, None], 1e-300), c - c1[:, None])
         loss = self.law.further_loss(y[:, None], zeta[:, None], _growth_ratio(base[:, None], gap), self.dimension)
         weight = np.exp(-start[:, None] * v - v * v / 2) * _smooth_factor(u / root_n) * _LINE_WEIGHT
-        total = width * np.sum(weight * -np.expm1(-loss), axis=1)
+        total = width * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
         # From u1 < 0 up to 0.
         left = np.flatnonzero(~right)
         if left.size:
@@ -148,7 +149,7 @@ class SphericalProfile:
                 y[left][:, None], zeta[left][:, None], _growth_ratio(base[left][:, None], gap), self.dimension
             )
             weight = np.exp(-u * u / 2) * _smooth_factor(u / root_n) * _UNIT_WEIGHT
-            total[left] += -begin * np.sum(weight * -np.expm1(-loss), axis=1)
+            total[left] += -begin * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
         with np.errstate(divide="ignore"):
             scaled = np.log(total) - start**2 / 2
         result[live] = scaled + math.log(gamma_ratio(n / 2)) - 0.5 * math.log(2 * math.pi)
@@ -160,6 +161,9 @@ class SphericalProfile:
     def _panels(self, epsilon: float) -> tuple[Floats, float]:
         """Panel edges that cover all but e^-42 of the peak of the integrand, and its logarithmic height."""
         scan = self.law.scan(self.dimension)
+        turning = self.law.least_exposed(self.dimension, self.sensitivity)
+        if turning is not None:
+            scan = np.unique(np.append(scan, turning))
         heights = self._log_integrand(scan, epsilon)
         gain, rounds = math.inf, 0
         while (gain > 0.1 or rounds < 3) and rounds < 60:
@@ -181,23 +185,31 @@ class SphericalProfile:
                 kept.append(i)
         kept.append(min(high[-1] + 1, scan.size - 1))
         edges = scan[kept]
-        born = np.flatnonzero(np.diff(np.isfinite(heights)))
-        kinks = [self._kink(scan[i], scan[i + 1], epsilon) for i in born if edges[0] <= scan[i + 1] and scan[i] <= edges[-1]]
-        return np.unique(np.concatenate([edges, kinks])), peak
+        for kink in self._kinks(scan, epsilon):
+            near = kink + np.concatenate([-_GRADED[::-1], [0.0], _GRADED])
+            edges = np.concatenate([edges, near[(near > edges[0]) & (near < edges[-1])]])
+        return np.unique(edges), peak
 
-    def _kink(self, low: float, high: float, epsilon: float) -> float:
-        """The y between ``low`` and ``high`` at which the largest possible loss crosses epsilon."""
-        for _ in range(12):
-            y = np.linspace(low, high, 33)
-            live = self._threshold(y, epsilon)[1] > 0
-            first = int(np.argmax(live != live[0]))
-            if first == 0:
-                return high
-            low, high = float(y[first - 1]), float(y[first])
-        return (low + high) / 2
+    def _kinks(self, scan: Floats, epsilon: float) -> list[float]:
+        """Where the integrand is not smooth: c1 crosses 1 (the largest loss meets epsilon) or -1 (the least one does)."""
+        found = []
+        room = self._threshold(scan, epsilon)[1]
+        for level in (0.0, 2.0):
+            above = room > level
+            for i in np.flatnonzero(above[1:] != above[:-1]):
+                low, high = float(scan[i]), float(scan[i + 1])
+                for _ in range(12):
+                    y = np.linspace(low, high, 33)
+                    side = self._threshold(y, epsilon)[1] > level
+                    first = int(np.argmax(side != side[0]))
+                    if first == 0:
+                        break
+                    low, high = float(y[first - 1]), float(y[first])
+                found.append((low + high) / 2)
+        return found
 
     def log_delta(self, epsilon: float) -> float:
-        """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below 1e-11."""
+        """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below 1e-10."""
         return _log_delta(self, epsilon)
 
     def delta(self, epsilon: float) -> float:

@@ -71,7 +71,7 @@ MECHANISMS: list[dict[str, Any]] = [
     {"mechanism": {"name": "rank-one"}},
     {"mechanism": {"name": "k-norm"}},
     {"mechanism": {"name": "analytic-gaussian"}, "composition": {"steps": 7}},
-    {"mechanism": {"name": "analytic-gaussian"}, "sensitivity": {"l2": 1, "record_axis": 0, "adjacency": "add-remove-one"}},
+    {"mechanism": {"name": "analytic-gaussian"}, "sensitivity": {"l2": 1, "adjacency": "add-remove-one"}},
 ]
 
 
@@ -135,7 +135,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "diagonal factors",
     ),
     ({"sensitivity": {"ranges": [0, 1], "adjacency": "add-remove-one"}}, "use replace-one"),
+    ({"sensitivity": {"l2": 1, "record_axis": 0, "adjacency": "add-remove-one"}}, "use replace-one"),
     ({"sensitivity": {"l2": 1, "origin": "measured"}}, "not a sensitivity"),
+    ({"sensitivity": {"ranges": [0, 1], "origin": "declared"}}, "leave origin out"),
+    ({"sensitivity": {"ranges": [[0, 1], [0, 2]]}, "shape": [2, 2]}, "feature_axis"),
+    ({"sensitivity": {"ranges": ["a", 1]}}, "sensitivity.ranges.0.0"),
+    ({"sensitivity": {"l2": 1e200}}, "1e-100 to 1e100"),
+    ({"sensitivity": {"ranges": [0, 1e200]}}, "1e-100 to 1e100"),
+    ({"privacy": {"epsilon": 1e160, "delta": 1e-5}}, "at most 1e6"),
+    ({"privacy": {"epsilon": 1, "delta": 1e-305}}, "delta >= 1e-300"),
+    ({"mechanism": {"name": "mvg", "gamma": 40, "tau": 0.5}}, "goes with allocation: binary"),
+    ({"mechanism": {"name": "mvg", "gamma": 1e200}}, "gamma=1e+200"),
+    ({"mechanism": {"name": "imgm", "factors": [{"dense": [[1, 2], [3]]}, "identity"]}, "shape": [2, 3]}, "different lengths"),
+    ({"mechanism": {"name": "udn", "utility": [[1, 2]], "directions": [[1]]}, "shape": [2, 3]}, "does not fit"),
+    ({"mechanism": {"name": "imgm", "factors": [{"diagonal": [1e-200, 1]}, "identity"]}, "shape": [2, 3]}, "singular"),
+    ({"mechanism": {"name": "analytic-gaussian"}, "shape": [10**400]}, "1e18"),
+    ({"mechanism": {"name": "k-norm"}, "composition": {"steps": 10**30}}, "more than the"),
     ({"sensitivity": {"l2": -1}}, "-1"),
     ({"sensitivity": {}}, "exactly one of l2 and ranges"),
     ({"sensitivity": {"ranges": [1, 0]}}, "empty or unbounded"),
@@ -221,6 +236,8 @@ def test_compare_prints_a_table_for_people() -> None:
         ("--shape", "4x4"),
         ("--shape", "4x4", "--range", "a,b"),
         ("--shape", "4x4", "--l2-sensitivity", "nan"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--gamma", "0"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--gamma", "nan"),
         ("--shape", "4x4", "--range", "0,1", "--weights", "1,2"),
         ("--shape", "4x4", "--l2-sensitivity", "1", "--adjacency", "swap"),
     ],
@@ -242,3 +259,13 @@ def test_the_commands_start_without_dask_zarr_or_prefect() -> None:
     code = "import sys, dpdask.cli, dpdask.compare; print(sorted({'dask','zarr','prefect','dp_accounting'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_of_the_docs_calibrates(path: Path) -> None:
+    result = CliRunner().invoke(main, ["calibrate", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["guarantee"]["certified"] is (path.stem != "rank-one-paper")

@@ -188,6 +188,24 @@ def test_low_rank_factors_equal_their_dense_twins(
         assert math.isclose(made[0].noise.expected_squared_loss, made[1].noise.expected_squared_loss, rel_tol=1e-6)
 
 
+def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> None:
+    """A direction too long by 1e-10 beside a base of 1e9 would hide noise ten times too small."""
+    direction = np.array([[1 + 5e-11], [0.0], [0.0]])
+    factor = LowRankFactor(1e9, direction, [1.0])
+    made = imgm(budget=BUDGET, body=ball(1.0), shape=(3,), factors=[factor])
+    assert isinstance(made.noise, KroneckerNoise)
+    smallest = float(np.linalg.svd(made.noise.factors[0].to_dense(), compute_uv=False)[-1])
+    assert 1 / smallest <= made.calibration["mu"] * (1 + 1e-5)
+    with pytest.raises(InvalidNoise, match="too far apart"):
+        LowRankFactor(1e14, np.array([[0.6], [0.8], [0.0]]), [1.0])
+
+
+def test_an_ill_conditioned_dense_factor_is_still_certified() -> None:
+    matrix = [[1.0, 1.0, 1.0], [1.0, 1 + 1e-9, 1.0], [1.0, 1.0, 1 + 1e-7]]
+    made = imgm(budget=BUDGET, body=ball(1.0), shape=(3, 2), factors=[DenseFactor(matrix), ScaledIdentity(2)])
+    assert made.guarantee.certified
+
+
 def test_a_million_rows_with_ten_directions_cost_ten_vectors() -> None:
     directions = random_orthonormal(1_000_000, 10, 3)
     made = mvg(

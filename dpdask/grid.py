@@ -1,0 +1,154 @@
+"""The grid: answers become integers before noise is added, so that no floating-point bit of the data survives.
+
+With S = sigma/step, an answer on the grid ``step * Z`` plus ``round(N(0, S^2))`` steps equals the rounding of
+answer + N(0, sigma^2): post-processing of the ideal mechanism. Bounds are integers too: a clamped entry or a clipped record
+obeys its bound exactly, with no rounding term in the sensitivity.
+
+The value rule, which never raises: NaN counts as 0, +-infinity as the bound, then the bound is enforced.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numba
+import numpy as np
+
+from dpdask.errors import InvalidSensitivity, OutOfReach
+
+__all__ = ["ENTRY_LIMIT", "Grid", "RecordNorms", "clip_factors", "ratio_for_declared", "record_norms", "rows_of"]
+
+DEFAULT_RATIO = 2.0**14
+REACH = 64  # outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
+LARGEST = 2**52
+ENTRY_LIMIT = 2**31 - 1  # grid steps; an entry of a record to be clipped saturates here, far outside any clip norm
+_MAGIC = 6755399441055744.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """``step`` and integer bounds ``low`` to ``high`` for answers; noise has standard deviation ``ratio`` steps."""
+
+    step: float
+    ratio: float
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not (self.step > 0 and math.isfinite(self.step) and math.isfinite(1 / self.step)):
+            raise OutOfReach(f"a grid step of {self.step:g} cannot be inverted in floating point; rescale the data")
+        if self.low > self.high:
+            raise InvalidSensitivity(
+                f"no grid point lies between {self.low} and {self.high} steps of {self.step:g}; the range is narrower than"
+                " the grid: use a larger ratio"
+            )
+        if self.limit >= LARGEST:
+            raise OutOfReach(
+                f"bounds of {max(-self.low, self.high):g} steps plus {REACH} sigma exceed 2^52;"
+                " use a smaller ratio or narrower bounds"
+            )
+
+    @property
+    def limit(self) -> int:
+        """No output lies further than this many steps from zero."""
+        return max(abs(self.low), abs(self.high)) + REACH * int(self.ratio)
+
+    @classmethod
+    def for_range(cls, *, sigma: float, low: float, high: float, ratio: float = DEFAULT_RATIO) -> Grid:
+        """The grid of answers clamped to [low, high]: bounds rounded inwards, so the width never grows."""
+        step = _step(sigma, ratio)
+        bottom, top = Fraction(low) / Fraction(step), Fraction(high) / Fraction(step)
+        return cls(step=step, ratio=ratio, low=math.ceil(bottom), high=math.floor(top))
+
+    @classmethod
+    def for_clip(cls, *, sigma: float, norm: float, ratio: float = DEFAULT_RATIO) -> Grid:
+        """The grid of records clipped to ``norm``: every record's integer norm is at most floor(norm / step)."""
+        step = _step(sigma, ratio)
+        bound = math.floor(Fraction(norm) / Fraction(step))
+        if bound > ENTRY_LIMIT:
+            raise OutOfReach(
+                f"clip norm {norm:g} is {bound:.3g} grid steps, above 2^31; use a smaller ratio or a smaller clip norm"
+            )
+        if bound < 1:
+            raise InvalidSensitivity(f"clip norm {norm:g} is below one grid step {step:g}; use a larger ratio")
+        return cls(step=step, ratio=ratio, low=-bound, high=bound)
+
+
+def _step(sigma: float, ratio: float) -> float:
+    if not (sigma > 0 and math.isfinite(sigma)):
+        raise InvalidSensitivity(f"sigma={sigma:g} is no noise scale; it must be finite and > 0")
+    return sigma / ratio  # exact: ratio is a power of two
+
+
+def ratio_for_declared(*, sigma: float, sensitivity: float, entries: int) -> tuple[float, float]:
+    """The least ratio >= 2^14 at which rounding ``entries`` entries inflates a declared sensitivity by at most 0.1 %.
+
+    Returns the ratio and the inflated sensitivity ``s + step sqrt(entries)`` that the noise must be calibrated to.
+    """
+    ratio = DEFAULT_RATIO
+    while sigma / ratio * math.sqrt(entries) > sensitivity / 1000:
+        ratio *= 2
+        if ratio > 2**30:
+            raise OutOfReach(
+                f"{entries} entries at sensitivity {sensitivity:g} and sigma {sigma:g} need a grid finer than sigma/2^30;"
+                " bound the answer by clipping or ranges instead"
+            )
+    return ratio, (sensitivity + sigma / ratio * math.sqrt(entries)) * (1 + 1e-15)
+
+
+RecordNorms = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """(outer, records, inner): a C-ordered tensor as records along the middle axis."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def record_norms(block: np.ndarray[Any, Any], *, record_axis: int, step: float) -> RecordNorms:
+    """Exact squared norms, in grid steps, of the part of each record that lies in ``block``.
+
+    Row i holds (high, low): the sum is high * 2^32 + low. Parts of a record add up in any order:
+    ``sum of the rows``, exactly, for up to 2^31 entries.
+    """
+    outer, records, inner = rows_of(block.shape, record_axis)
+    sums = np.zeros((records, 2), np.uint64)
+    _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
+    return sums
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
+    for o in range(x.shape[0]):
+        for r in range(x.shape[1]):
+            high = np.uint64(0)
+            low = np.uint64(0)
+            for j in range(x.shape[2]):
+                v = np.float64(x[o, r, j])
+                v = v if v == v else np.float64(0.0)
+                q = (v * inverse_step + _MAGIC) - _MAGIC
+                q = abs(min(max(q, -2147483647.0), 2147483647.0))
+                square = np.uint64(np.int64(q)) * np.uint64(np.int64(q))
+                high += square >> np.uint64(32)
+                low += square & np.uint64(0xFFFFFFFF)
+            sums[r, 0] += high
+            sums[r, 1] += low
+
+
+def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """For each record the factor f with: every entry replaced by trunc(q f) makes a norm of at most ``grid.high`` steps.
+
+    f = 1 for a record inside the bound. Else f is below bound / norm by 2^-48, more than the rounding of q f can add:
+    |trunc(fl(q f))| <= |q| f (1 + 2^-53), and the squares sum to at most norm^2 f^2 (1 + 2^-53)^2 <= bound^2.
+    """
+    bound = grid.high
+    carry = norms[:, 0] + (norms[:, 1] >> np.uint64(32))
+    rest = norms[:, 1] & np.uint64(0xFFFFFFFF)
+    square = bound * bound
+    over = (carry > np.uint64(square >> 32)) | ((carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF)))
+    total = carry.astype(np.float64) * 2.0**32 + rest.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
+    return np.where(over, shrink, 1.0)
