@@ -80,77 +80,80 @@ def _as_bits(_context, number):
     return types.uint64(number), generate
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-def fill_block(words, z, ratio, inner, outer):
-    """Round one block into ``z`` and count the pairs that need the exact path. Vectorised: no branch, no table."""
-    undecided = 0
+_fused = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+
+
+@numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+def _pair(one, two, ratio):
+    """The rounded integers of a pair, how far its draws lie from them at most, and -ln U."""
+    # one as a double, rounded once
+    high = _as_float((one >> np.uint64(32)) | np.uint64(0x4530000000000000))
+    low = _as_float((one & np.uint64(0xFFFFFFFF)) | np.uint64(0x4330000000000000))
+    v = (high - 19342813118337666422669312.0) + low
+    # v = 2^e f with f in [sqrt(1/2), sqrt(2))
+    shifted = _as_bits(v) - np.uint64(0x3FE6A09E667F3BCD)
+    f = _as_float(_as_bits(v) - (shifted & np.uint64(0xFFF0000000000000)))
+    e = _as_float((shifted >> np.uint64(52)) | np.uint64(0x4330000000000000)) - 4503599627370496.0
+    s = (f - 1.0) / (f + 1.0)
+    w = s * s
+    p = 1 / 17.0
+    p = p * w + 1 / 15.0
+    p = p * w + 1 / 13.0
+    p = p * w + 1 / 11.0
+    p = p * w + 1 / 9.0
+    p = p * w + 1 / 7.0
+    p = p * w + 1 / 5.0
+    p = p * w + 1 / 3.0
+    minus_log = (64.0 - e) * _LN2 - 2.0 * (s + s * w * p)
+    radius = math.sqrt(minus_log) * ratio
+    # 52 of the 62 bits of the angle, at the middle of their interval
+    r = _as_float(((two << np.uint64(2)) >> np.uint64(12)) | np.uint64(0x3FF0000000000000)) - 1.5 + 2.0**-53
+    y = r * _HALF_PI
+    q = y * y
+    c = -1 / 87178291200.0
+    c = c * q + 1 / 479001600.0
+    c = c * q - 1 / 3628800.0
+    c = c * q + 1 / 40320.0
+    c = c * q - 1 / 720.0
+    c = c * q + 1 / 24.0
+    c = c * q - 0.5
+    c = c * q + 1.0
+    d = -1 / 1307674368000.0
+    d = d * q + 1 / 6227020800.0
+    d = d * q - 1 / 39916800.0
+    d = d * q + 1 / 362880.0
+    d = d * q - 1 / 5040.0
+    d = d * q + 1 / 120.0
+    d = d * q - 1 / 6.0
+    d = d * q * y + y
+    z1 = _as_float(_as_bits(radius * (c - d)) ^ (two & np.uint64(0x8000000000000000)))
+    z2 = _as_float(_as_bits(radius * (c + d)) ^ ((two << np.uint64(1)) & np.uint64(0x8000000000000000)))
+    k1 = (z1 + _MAGIC) - _MAGIC
+    k2 = (z2 + _MAGIC) - _MAGIC
+    return k1, k2, max(abs(z1 - k1), abs(z2 - k2)), minus_log
+
+
+@_fused
+def fill_block(words, z, ratio, outer):
+    """Round one block into ``z`` and count the pairs that may need the exact path. Vectorised: no branch, no table."""
+    doubtful = 0
     for j in range(HALF):
-        one = words[j]
-        two = words[HALF + j]
-        # one as a double, rounded once
-        high = _as_float((one >> np.uint64(32)) | np.uint64(0x4530000000000000))
-        low = _as_float((one & np.uint64(0xFFFFFFFF)) | np.uint64(0x4330000000000000))
-        v = (high - 19342813118337666422669312.0) + low
-        # v = 2^e f with f in [sqrt(1/2), sqrt(2))
-        shifted = _as_bits(v) - np.uint64(0x3FE6A09E667F3BCD)
-        f = _as_float(_as_bits(v) - (shifted & np.uint64(0xFFF0000000000000)))
-        e = _as_float((shifted >> np.uint64(52)) | np.uint64(0x4330000000000000)) - 4503599627370496.0
-        s = (f - 1.0) / (f + 1.0)
-        w = s * s
-        p = 1 / 17.0
-        p = p * w + 1 / 15.0
-        p = p * w + 1 / 13.0
-        p = p * w + 1 / 11.0
-        p = p * w + 1 / 9.0
-        p = p * w + 1 / 7.0
-        p = p * w + 1 / 5.0
-        p = p * w + 1 / 3.0
-        minus_log = (64.0 - e) * _LN2 - 2.0 * (s + s * w * p)
-        radius = math.sqrt(minus_log) * ratio
-        # 52 of the 62 bits of the angle, at the middle of their interval
-        r = _as_float(((two << np.uint64(2)) >> np.uint64(12)) | np.uint64(0x3FF0000000000000)) - 1.5 + 2.0**-53
-        y = r * _HALF_PI
-        q = y * y
-        c = -1 / 87178291200.0
-        c = c * q + 1 / 479001600.0
-        c = c * q - 1 / 3628800.0
-        c = c * q + 1 / 40320.0
-        c = c * q - 1 / 720.0
-        c = c * q + 1 / 24.0
-        c = c * q - 0.5
-        c = c * q + 1.0
-        d = -1 / 1307674368000.0
-        d = d * q + 1 / 6227020800.0
-        d = d * q - 1 / 39916800.0
-        d = d * q + 1 / 362880.0
-        d = d * q - 1 / 5040.0
-        d = d * q + 1 / 120.0
-        d = d * q - 1 / 6.0
-        d = d * q * y + y
-        z1 = _as_float(_as_bits(radius * (c - d)) ^ (two & np.uint64(0x8000000000000000)))
-        z2 = _as_float(_as_bits(radius * (c + d)) ^ ((two << np.uint64(1)) & np.uint64(0x8000000000000000)))
-        k1 = (z1 + _MAGIC) - _MAGIC
-        k2 = (z2 + _MAGIC) - _MAGIC
+        k1, k2, far, minus_log = _pair(words[j], words[HALF + j], ratio)
         z[j] = k1
         z[HALF + j] = k2
-        far = max(abs(z1 - k1), abs(z2 - k2))
-        wide = (minus_log < INNER_LOW) | (minus_log > INNER_HIGH)
         # a word of zero makes minus_log negative, so it is caught here too
-        undecided += (far > inner) | (wide & (far > outer)) | (minus_log < OUTER_LOW) | (minus_log > OUTER_HIGH)
-    return undecided
+        doubtful += (far > outer) | (minus_log < OUTER_LOW) | (minus_log > OUTER_HIGH)
+    return doubtful
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@_fused
 def _undecided_pairs(words, ratio, inner, outer, pairs):
-    """Write the numbers of the undecided pairs of one block into ``pairs``; return how many."""
-    alone = np.empty(BLOCK, np.uint64)
-    z = np.empty(BLOCK)
+    """Write the numbers of the pairs of one block that do need the exact path into ``pairs``; return how many."""
     found = 0
     for j in range(HALF):
-        for i in range(HALF):
-            alone[i] = words[j]
-            alone[HALF + i] = words[HALF + j]
-        if fill_block(alone, z, ratio, inner, outer) > 0:
+        _, _, far, minus_log = _pair(words[j], words[HALF + j], ratio)
+        wide = (minus_log < INNER_LOW) | (minus_log > INNER_HIGH)
+        if (far > inner) | (wide & (far > outer)) | (minus_log < OUTER_LOW) | (minus_log > OUTER_HIGH):
             pairs[found] = j
             found += 1
     return found
@@ -237,11 +240,11 @@ def exact_integers(stream: TileStream, ratio: float, start: int, count: int) -> 
     first_block, last_block = start // BLOCK, -(-(start + count) // BLOCK)
     result = np.empty((last_block - first_block) * BLOCK)
     words = np.empty(BLOCK, np.uint64)
-    reader = stream.reader(first_block * BLOCK)
+    refill = stream.filler(first_block * BLOCK, words)
     for number in range(first_block, last_block):
-        reader.fill(words)
+        refill()
         z = result[(number - first_block) * BLOCK :][:BLOCK]
-        if fill_block(words, z, ratio, *thresholds(ratio)):
+        if fill_block(words, z, ratio, thresholds(ratio)[1]):
             settle_block(stream, number, words, z, ratio)
     offset = start - first_block * BLOCK
     return result[offset : offset + count].astype(np.int64)

@@ -100,17 +100,18 @@ def add_scaled(z, at, low, high, x, out, start, params):
 def over_blocks(combine):
     """The loop over the blocks of a chunk of words, with ``combine`` built in.
 
-    Blocks with an undecided pair are combined all the same and reported in ``flagged``: the caller settles and
+    Blocks with a doubtful pair are combined all the same and reported in ``flagged``: the caller settles and
     combines them again.
     """
 
+    # Not cached on disk: numba would not notice a change of fill_block, which lives in another file.
     @numba.njit(nogil=True, error_model="numpy")
-    def run(words, x, out, first, start, stop, ratio, inner, outer, flagged, params):
+    def run(words, x, out, first, start, stop, ratio, outer, flagged, params):
         z = np.empty(BLOCK)
         found = 0
         for b in range(words.size // BLOCK):
             at = first + b * BLOCK
-            if fill_block(words[b * BLOCK : (b + 1) * BLOCK], z, ratio, inner, outer) > 0:
+            if fill_block(words[b * BLOCK : (b + 1) * BLOCK], z, ratio, outer) > 0:
                 flagged[found] = b
                 found += 1
             combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
@@ -144,52 +145,46 @@ def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
 
 
 @_compiled
-def low_rank_panel(x, out, k, low, high, column_scale, directions, base, scales, ratio):
+def low_rank_panel(x, out, k, data, low, high, column_scale, directions, base, scales, ratio):
     """Clamp, whiten, round, add, un-whiten a panel under base (I - VV') + V diag(scales) V', rows spanning the mode.
 
-    ``k`` holds the panel's integers and is overwritten. ``low`` and ``high`` bound rows and columns of the panel.
+    ``k`` holds the panel's integers and is overwritten, ``data`` is scratch of its shape; products go by blocks of rows
+    that stay in the cache. ``low`` and ``high`` bound rows and columns of the panel.
     """
     size, width = k.shape
-    rank = scales.size
-    data = np.empty((size, width))
-    line = np.empty(width)
-    seen = np.zeros((rank, width))
-    for i in range(size):
-        for j in range(width):
-            v = np.float64(x[i, j])
-            v = v if v == v else 0.0
-            data[i, j] = min(max(v, max(low[0][i], low[1][j])), min(high[0][i], high[1][j])) / column_scale[j]
-        for r in range(rank):
-            weight = directions[i, r]
+    rows = 256
+    column_inverse = 1 / column_scale
+    column_step = column_scale / ratio
+    row_low, column_low = low
+    row_high, column_high = high
+    mixed = np.empty((rows, width))
+    seen = np.zeros((scales.size, width))
+    for first in range(0, size, rows):
+        stop = min(first + rows, size)
+        for i in range(first, stop):
+            floor = row_low[i]
+            ceiling = row_high[i]
             for j in range(width):
-                seen[r, j] += weight * data[i, j]
-    for r in range(rank):
-        for j in range(width):
-            seen[r, j] *= 1 / scales[r] - 1 / base
-    drawn = np.zeros((rank, width))
+                v = np.float64(x[i, j])
+                v = v if v == v else 0.0
+                data[i, j] = min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
+        seen += np.dot(directions[first:stop].T, data[first:stop])
+    for r in range(scales.size):
+        seen[r] *= 1 / scales[r] - 1 / base
+    drawn = np.zeros((scales.size, width))
     inverse = 1 / base
-    for i in range(size):
-        for j in range(width):
-            line[j] = data[i, j] * inverse
-        for r in range(rank):
-            weight = directions[i, r]
+    for first in range(0, size, rows):
+        stop = min(first + rows, size)
+        np.dot(directions[first:stop], seen, mixed[: stop - first])
+        for i in range(first, stop):
             for j in range(width):
-                line[j] += weight * seen[r, j]
-        for j in range(width):
-            k[i, j] += (line[j] * ratio + _MAGIC) - _MAGIC
-        for r in range(rank):
-            weight = directions[i, r]
+                k[i, j] += ((data[i, j] * inverse + mixed[i - first, j]) * ratio + _MAGIC) - _MAGIC
+        drawn += np.dot(directions[first:stop].T, k[first:stop])
+    for r in range(scales.size):
+        drawn[r] *= scales[r] - base
+    for first in range(0, size, rows):
+        stop = min(first + rows, size)
+        np.dot(directions[first:stop], drawn, mixed[: stop - first])
+        for i in range(first, stop):
             for j in range(width):
-                drawn[r, j] += weight * k[i, j]
-    for r in range(rank):
-        for j in range(width):
-            drawn[r, j] *= scales[r] - base
-    for i in range(size):
-        for j in range(width):
-            line[j] = base * k[i, j]
-        for r in range(rank):
-            weight = directions[i, r]
-            for j in range(width):
-                line[j] += weight * drawn[r, j]
-        for j in range(width):
-            out[i, j] = line[j] / ratio * column_scale[j]
+                out[i, j] = (base * k[i, j] + mixed[i - first, j]) * column_step[j]

@@ -37,11 +37,13 @@ def chunk_radii(key: ReleaseKey, *, fingerprint: bytes, component: str, law: Rad
 
 def _uniforms(stream: TileStream, count: int) -> Floats:
     """Uniforms at the middles of 2^53 intervals of (0, 1)."""
-    words = np.empty(count + count % 2, np.uint64)
-    reader = stream.reader(0)
-    for first in range(0, words.size, 32768):
-        reader.fill(words[first : first + 32768])
-    return ((words[:count] >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    buffer = np.empty(min(32768, count + count % 2), np.uint64)
+    refill = stream.filler(0, buffer)
+    words = np.empty(count, np.uint64)
+    for first in range(0, count, buffer.size):
+        refill()
+        words[first : first + buffer.size] = buffer[: count - first]
+    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _radius(law: RadialLaw, u: float, dimension: int) -> float:

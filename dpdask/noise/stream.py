@@ -9,16 +9,17 @@ more bits for the rare pair of elements whose 64 bits cannot decide.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["ReleaseKey", "TileStream", "TravellingKey", "WordReader", "Words"]
+__all__ = ["ReleaseKey", "TileStream", "TravellingKey", "Words"]
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -117,11 +118,16 @@ class TileStream:
     def _encryptor(self, counter: int) -> Any:
         return Cipher(self._algorithm, modes.CTR(counter.to_bytes(16, "big"))).encryptor()
 
-    def reader(self, start: int) -> WordReader:
-        """Words of elements ``start``, ``start + 1``, ...; ``start`` must be even (two words share a cipher block)."""
-        if start % 2:
-            raise ValueError(f"element {start} lies inside a cipher block; start at an even element")
-        return WordReader(self._encryptor(start // 2))
+    def filler(self, start: int, words: Words) -> Callable[[], object]:
+        """A function that, at each call, puts the next ``words.size`` words into ``words``, from element ``start`` on.
+
+        Words are little-endian, at most 32,768 at once; ``start`` must be even (two words share a cipher block). The
+        cipher releases the GIL.
+        """
+        if start % 2 or words.size % 2:
+            raise ValueError(f"element {start} lies inside a cipher block; start at an even element, read an even number")
+        view = memoryview(words.data).cast("B")
+        return functools.partial(self._encryptor(start // 2).update_into, memoryview(_ZEROS)[: view.nbytes], view)
 
     def more_bits(self, pair: int, count: int) -> int:
         """The first ``count`` (a multiple of 128) extra bits of a pair of elements, as one number."""
@@ -129,17 +135,3 @@ class TileStream:
             raise ValueError(f"extra bits come in blocks of 128, not {count}")
         encryptor = self._encryptor(_REFINE + pair * _REFINE_BLOCKS)
         return int.from_bytes(encryptor.update(bytes(count // 8)), "big")
-
-
-class WordReader:
-    """Reads consecutive words of a tile's keystream into a reused buffer; the cipher releases the GIL."""
-
-    __slots__ = ("_encryptor",)
-
-    def __init__(self, encryptor: Any) -> None:
-        self._encryptor = encryptor
-
-    def fill(self, words: Words) -> None:
-        """The next ``words.size`` words, little-endian, at most 32,768 at once."""
-        view = memoryview(words.data).cast("B")
-        self._encryptor.update_into(memoryview(_ZEROS)[: view.nbytes], view)

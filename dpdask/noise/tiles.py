@@ -8,6 +8,7 @@ stream, so parts of a tile can be computed alone. Beyond ``x`` and ``out`` a cal
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from dpdask.grid import Grid, rows_of
 from dpdask.noise import kernels
 from dpdask.noise.factors import DenseFactor, Factor, Floats, LowRankFactor
 from dpdask.noise.integers import BLOCK, check_ratio, fill_block, settle_block, thresholds
-from dpdask.noise.stream import TileStream
+from dpdask.noise.stream import TileStream, Words
 
 __all__ = ["TILE_DTYPES", "add_iid", "add_iid_clipped", "add_kronecker", "add_spherical", "gaussian_integers"]
 
@@ -33,22 +34,33 @@ _RUN = {
 }
 
 
+_local = threading.local()
+
+
+def _words() -> Words:
+    """This thread's buffer of keystream words, kept because fresh memory costs more than the cipher."""
+    if not hasattr(_local, "words"):
+        _local.words = np.empty(_CHUNK, np.uint64)
+    kept: Words = _local.words
+    return kept
+
+
 def _drive(combine: Any, stream: TileStream, ratio: float, x: Block, out: Block, start: int, params: Any) -> None:
     """Run a kernel over the words of elements ``start`` to ``start + x.size``, settling undecided blocks."""
-    inner, outer = thresholds(check_ratio(ratio))
+    outer = thresholds(check_ratio(ratio))[1]
     first, stop = start - start % BLOCK, start + x.size
-    reader = stream.reader(first)
-    words = np.empty(min(_CHUNK, -(-(stop - first) // BLOCK) * BLOCK), np.uint64)
+    words = _words()[: -(-(stop - first) // BLOCK) * BLOCK]
+    refill = stream.filler(first, words)
     flagged = np.empty(_CHUNK // BLOCK, np.int64)
     run = _RUN[combine]
     for at in range(first, stop, words.size):
-        part = words[: min(words.size, -(-(stop - at) // BLOCK) * BLOCK)]
-        reader.fill(part)
-        for b in flagged[: run(part, x, out, at, start, stop, ratio, inner, outer, flagged, params)]:
+        refill()
+        part = words[: -(-(stop - at) // BLOCK) * BLOCK]
+        for b in flagged[: run(part, x, out, at, start, stop, ratio, outer, flagged, params)]:
             block_words, z, block_at = part[b * BLOCK : (b + 1) * BLOCK], np.empty(BLOCK), at + int(b) * BLOCK
-            fill_block(block_words, z, ratio, inner, outer)
-            settle_block(stream, block_at // BLOCK, block_words, z, ratio)
-            combine(z, block_at, max(block_at, start), min(block_at + BLOCK, stop), x, out, start, params)
+            fill_block(block_words, z, ratio, outer)
+            if settle_block(stream, block_at // BLOCK, block_words, z, ratio):
+                combine(z, block_at, max(block_at, start), min(block_at + BLOCK, stop), x, out, start, params)
 
 
 def _flat(x: Block, out: Block) -> tuple[Block, Block]:
@@ -150,9 +162,10 @@ def add_kronecker(
     if coloured:
         inner_low, inner_high = _tightest(low[split + 1 :], high[split + 1 :], x.shape[split + 1 :])
         _check_coloured_reach(factors, low, high, x.shape, ratio)
-        width = min(inner, max(8, 16384 // size))
+        width = min(inner, max(1, 131072 // size))
         blocks, outs = x.reshape(outer, size, inner), out.reshape(outer, size, inner)
         start = 0
+        scratch = np.empty((2, size * width))  # one allocation for all panels
         for o in range(outer):
             for j in range(0, inner, width):
                 part = slice(j, min(j + width, inner))
@@ -172,6 +185,7 @@ def add_kronecker(
                     stream,
                     ratio,
                     start,
+                    scratch,
                 )
                 start += size * (part.stop - part.start)
         return
@@ -249,17 +263,19 @@ def _check_coloured_reach(
 
 
 def _add_panel(
-    x: Block, out: Block, factor: Any, scale: Floats, bounds: Any, stream: TileStream, ratio: float, start: int
+    x: Block, out: Block, factor: Any, scale: Floats, bounds: Any, stream: TileStream, ratio: float, start: int, scratch: Floats
 ) -> None:
     """One panel whose rows span a dense or low-rank mode and whose columns have their own scale."""
     if not isinstance(factor, LowRankFactor):
         low, high = bounds
         out[...] = _noisy_panel(x, [factor, scale], list(low), list(high), stream, ratio, start)
         return
-    integers = np.empty(x.shape)
+    integers, data = (flat[: x.size].reshape(x.shape) for flat in scratch)
     gaussian_integers(stream, ratio, integers, start)
     low, high = (tuple(np.ascontiguousarray(side) for side in pair) for pair in bounds)
-    kernels.low_rank_panel(x, out, integers, low, high, scale, factor.directions, factor.base, factor.scales, ratio)
+    kernels.low_rank_panel(
+        x, out, integers, data, low, high, scale, factor.directions, factor.base, factor.scales, ratio
+    )
 
 
 def _along(values: Floats | float, axis: int, ndim: int) -> Floats:
