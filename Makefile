@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check bench clean
 
 # One virtual environment for everything; the stamp files say what is installed in it.
 $(VENV)/stamp: pyproject.toml
@@ -27,6 +27,13 @@ check: $(VENV)/stamp-test
 
 test: check
 	$(BIN)/python -m pytest
+
+$(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
+	touch $@
+
+bench: $(VENV)/stamp-bench
+	$(BIN)/python -m tests.bench.bench
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

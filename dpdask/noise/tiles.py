@@ -273,9 +273,7 @@ def _add_panel(
     integers, data = (flat[: x.size].reshape(x.shape) for flat in scratch)
     gaussian_integers(stream, ratio, integers, start)
     low, high = (tuple(np.ascontiguousarray(side) for side in pair) for pair in bounds)
-    kernels.low_rank_panel(
-        x, out, integers, data, low, high, scale, factor.directions, factor.base, factor.scales, ratio
-    )
+    kernels.low_rank_panel(x, out, integers, data, low, high, scale, factor.directions, factor.base, factor.scales, ratio)
 
 
 def _along(values: Floats | float, axis: int, ndim: int) -> Floats:

@@ -87,9 +87,7 @@ def nanoseconds(seconds: float, entries: int) -> str:
 def thread_sets(dtype: str, threads: int) -> list[tuple[Any, Any, int]]:
     """(input, output, tile) for each thread, on separate memory."""
     generator = np.random.default_rng(1)
-    return [
-        (generator.standard_normal(SHAPE).astype(dtype), np.empty(SHAPE, dtype), tile) for tile in range(threads)
-    ]
+    return [(generator.standard_normal(SHAPE).astype(dtype), np.empty(SHAPE, dtype), tile) for tile in range(threads)]
 
 
 def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
@@ -105,7 +103,11 @@ def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
         return on_threads([lambda x=x, o=o, g=make(t): one(x, o, g) for x, o, t in sets])
 
     rivals = [
-        ("exact i.i.d. / NumPy PCG64 standard_normal + scale + add", lambda s: np.random.Generator(np.random.PCG64(s)), "<= 0.4"),
+        (
+            "exact i.i.d. / NumPy PCG64 standard_normal + scale + add",
+            lambda s: np.random.Generator(np.random.PCG64(s)),
+            "<= 0.4",
+        ),
         ("exact i.i.d. / randomgen AESCounter normal", lambda s: np.random.Generator(randomgen.AESCounter(s)), ""),
     ]
     for name, make, goal in rivals:
