@@ -104,20 +104,29 @@ def test_a_clipped_record_never_exceeds_its_bound(record: list[float], sigma: fl
         assert after == before
 
 
-def test_a_hundred_thousand_records_on_the_edge_never_exceed_their_bound() -> None:
-    """Norms within a few parts in 2^52 of the bound, where rounding would tip them over."""
-    generator = np.random.default_rng(8)
-    for _ in range(20):
-        grid = Grid.for_clip(sigma=float(np.exp(generator.normal())), norm=float(np.exp(generator.normal() + 1)))
-        width = int(generator.integers(1, 9))
-        direction = generator.standard_normal((5000, width))
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        records = direction * grid.high * grid.step * (1 + generator.integers(-8, 9, (5000, 1)) * 2.0**-50)
-        records[::5] *= 10.0 ** generator.integers(0, 300)
-        factors = clip_factors(record_norms(records, record_axis=0, step=grid.step), grid=grid)
-        q = np.clip(np.rint(records * (1 / grid.step)), -ENTRY_LIMIT, ENTRY_LIMIT)
-        clipped = np.trunc(q * factors[:, None]).astype(np.int64)
-        assert np.all(np.sum(clipped * clipped, axis=1) <= grid.high**2)
+@settings(max_examples=1000, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    width=st.integers(1, 9),
+    log_sigma=st.floats(-3, 3),
+    log_ratio=st.floats(-2, 5),
+    magnitude=st.integers(0, 300),
+)
+def test_a_hundred_thousand_records_on_the_edge_never_exceed_their_bound(
+    seed: int, width: int, log_sigma: float, log_ratio: float, magnitude: int
+) -> None:
+    """A hundred records a case, with norms within a few parts in 2^50 of the bound, where rounding would tip them over."""
+    generator = np.random.default_rng(seed)
+    grid = Grid.for_clip(sigma=math.exp(log_sigma), norm=math.exp(log_sigma + log_ratio))
+    direction = generator.standard_normal((100, width))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    records = direction * grid.high * grid.step * (1 + generator.integers(-8, 9, (100, 1)) * 2.0**-50)
+    records[::5] *= 10.0**magnitude
+    records[::7, 0] = generator.choice(ODD, len(records[::7]))
+    factors = clip_factors(record_norms(records, record_axis=0, step=grid.step), grid=grid)
+    q = quantised(records, grid.step).astype(np.float64)
+    clipped = np.trunc(q * factors[:, None]).astype(np.int64)
+    assert np.all(np.sum(clipped * clipped, axis=1) <= grid.high**2)
 
 
 def test_clipping_keeps_the_direction_and_nearly_the_norm() -> None:
