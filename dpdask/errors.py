@@ -7,6 +7,9 @@
     │   ├── InvalidMechanism      a mechanism's options or the body it was given
     │   ├── InvalidNoise          a factor or a noise shape
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
+    ├── LedgerError           the ledger refuses
+    │   ├── BudgetExceeded        a release would pass its dataset's total; nothing was charged
+    │   └── LedgerCorrupt         a row was changed, removed or reordered
     └── OutOfReach            (also an ArithmeticError) no floating-point number holds the answer
 
 Every message names the value, the rule and the way out, in one line.
@@ -15,6 +18,7 @@ Every message names the value, the rule and the way out, in one line.
 from __future__ import annotations
 
 __all__ = [
+    "BudgetExceeded",
     "DpdaskError",
     "InvalidBudget",
     "InvalidInput",
@@ -22,6 +26,8 @@ __all__ = [
     "InvalidNoise",
     "InvalidSensitivity",
     "InvalidSpec",
+    "LedgerCorrupt",
+    "LedgerError",
     "OutOfReach",
 ]
 
@@ -52,6 +58,18 @@ class InvalidNoise(InvalidInput):
 
 class InvalidSpec(InvalidInput):
     """A spec that cannot be read: an unknown key, a wrong type, a missing section."""
+
+
+class LedgerError(DpdaskError):
+    """The ledger refuses: an unknown dataset or release, or a step out of order."""
+
+
+class BudgetExceeded(LedgerError):
+    """A release would pass its dataset's total budget; nothing was charged."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The ledger's chain of hashes is broken: a row was changed, removed or reordered."""
 
 
 class OutOfReach(DpdaskError, ArithmeticError):

