@@ -17,7 +17,18 @@ import numpy as np
 
 from dpdask.noise.integers import BLOCK, fill_block
 
-__all__ = ["add_clipped", "add_flat", "add_scaled", "finish_spherical", "keep", "low_rank_panel", "over_blocks", "sum_squares"]
+__all__ = [
+    "add_clipped",
+    "add_flat",
+    "add_scaled",
+    "finish_spherical",
+    "keep",
+    "low_rank_draw",
+    "low_rank_finish",
+    "low_rank_project",
+    "over_blocks",
+    "sum_squares",
+]
 
 _MAGIC = 6755399441055744.0
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -145,46 +156,48 @@ def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
 
 
 @_compiled
-def low_rank_panel(x, out, k, data, low, high, column_scale, directions, base, scales, ratio):
-    """Clamp, whiten, round, add, un-whiten a panel under base (I - VV') + V diag(scales) V', rows spanning the mode.
+def _clamped(x, i, data, row_low, row_high, column_low, column_high, column_inverse):
+    """Row i of the data by the value rule, clamped and divided by the columns' scales."""
+    floor = row_low[i]
+    ceiling = row_high[i]
+    for j in range(column_low.size):
+        v = np.float64(x[i, j])
+        v = v if v == v else 0.0
+        data[j] = min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
 
-    ``k`` holds the panel's integers and is overwritten, ``data`` is scratch of its shape; products go by blocks of rows
-    that stay in the cache. ``low`` and ``high`` bound rows and columns of the panel.
-    """
-    size, width = k.shape
-    rows = 256
-    column_inverse = 1 / column_scale
-    column_step = column_scale / ratio
-    row_low, column_low = low
-    row_high, column_high = high
-    mixed = np.empty((rows, width))
-    seen = np.zeros((scales.size, width))
-    for first in range(0, size, rows):
-        stop = min(first + rows, size)
-        for i in range(first, stop):
-            floor = row_low[i]
-            ceiling = row_high[i]
-            for j in range(width):
-                v = np.float64(x[i, j])
-                v = v if v == v else 0.0
-                data[i, j] = min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
-        seen += np.dot(directions[first:stop].T, data[first:stop])
-    for r in range(scales.size):
-        seen[r] *= 1 / scales[r] - 1 / base
-    drawn = np.zeros((scales.size, width))
-    inverse = 1 / base
-    for first in range(0, size, rows):
-        stop = min(first + rows, size)
-        np.dot(directions[first:stop], seen, mixed[: stop - first])
-        for i in range(first, stop):
-            for j in range(width):
-                k[i, j] += ((data[i, j] * inverse + mixed[i - first, j]) * ratio + _MAGIC) - _MAGIC
-        drawn += np.dot(directions[first:stop].T, k[first:stop])
-    for r in range(scales.size):
-        drawn[r] *= scales[r] - base
-    for first in range(0, size, rows):
-        stop = min(first + rows, size)
-        np.dot(directions[first:stop], drawn, mixed[: stop - first])
-        for i in range(first, stop):
-            for j in range(width):
-                out[i, j] = (base * k[i, j] + mixed[i - first, j]) * column_step[j]
+
+@_compiled
+def low_rank_project(x, data, low, high, column_inverse, directions):
+    """V' times the clamped, scaled panel, by blocks of rows that stay in the cache; ``data`` is scratch of one block."""
+    seen = np.zeros((directions.shape[1], x.shape[1]))
+    for first in range(0, x.shape[0], data.shape[0]):
+        count = min(data.shape[0], x.shape[0] - first)
+        for i in range(count):
+            _clamped(x, first + i, data[i], low[0], high[0], low[1], high[1], column_inverse)
+        seen += np.dot(directions[first : first + count].T, data[:count])
+    return seen
+
+
+@_compiled
+def low_rank_draw(x, first, k, t, data, mixed, low, high, column_inverse, directions, seen, inverse, ratio, drawn):
+    """Whiten and round the rows from ``first`` on, add their integers ``k``, keep the sums in ``t`` and V' sums in ``drawn``."""
+    count = k.shape[0]
+    rows = directions[first : first + count]
+    np.dot(rows, seen, mixed[:count])
+    for i in range(count):
+        _clamped(x, first + i, data[i], low[0], high[0], low[1], high[1], column_inverse)
+        for j in range(k.shape[1]):
+            k[i, j] += ((data[i, j] * inverse + mixed[i, j]) * ratio + _MAGIC) - _MAGIC
+            t[first + i, j] = k[i, j]
+    drawn += np.dot(rows.T, k)
+
+
+@_compiled
+def low_rank_finish(t, out, mixed, directions, drawn, base, column_step):
+    """Un-whiten: base * t + V drawn, by blocks of rows, scaled to the data's units; ``t`` may be ``out`` itself."""
+    for first in range(0, t.shape[0], mixed.shape[0]):
+        count = min(mixed.shape[0], t.shape[0] - first)
+        np.dot(directions[first : first + count], drawn, mixed[:count])
+        for i in range(count):
+            for j in range(t.shape[1]):
+                out[first + i, j] = (base * t[first + i, j] + mixed[i, j]) * column_step[j]

@@ -152,7 +152,7 @@ def add_kronecker(
                 " let tiles span that axis"
             )
     if len(coloured) > 1:  # the modes mix everything with everything: one panel, a working copy of the tile
-        _check_coloured_reach(factors, low, high, x.shape, ratio)
+        _coloured_reach(factors, low, high, x.shape, ratio)
         out[...] = _noisy_panel(x, list(factors), list(low), list(high), stream, ratio, 0)
         return
     split = coloured[0] if coloured else len(x.shape) - 1
@@ -161,33 +161,26 @@ def add_kronecker(
     row_low, row_high = _tightest(low[:split], high[:split], x.shape[:split])
     if coloured:
         inner_low, inner_high = _tightest(low[split + 1 :], high[split + 1 :], x.shape[split + 1 :])
-        _check_coloured_reach(factors, low, high, x.shape, ratio)
-        width = min(inner, max(1, 131072 // size))
+        reach = _coloured_reach(factors, low, high, x.shape, ratio)
+        low_rank = isinstance(factors[split], LowRankFactor)
+        # Sums of answer and noise are kept in the output while they are exact there, else in a narrow panel of their own.
+        in_place = reach < 2.0 ** (np.finfo(out.dtype).nmant + 1)
+        width = min(inner, 4096 if low_rank and in_place else max(1, 131072 // size))
         blocks, outs = x.reshape(outer, size, inner), out.reshape(outer, size, inner)
         start = 0
-        scratch = np.empty((2, size * width))  # one allocation for all panels
         for o in range(outer):
             for j in range(0, inner, width):
                 part = slice(j, min(j + width, inner))
-                bounds = (
-                    (np.broadcast_to(np.asarray(low[split], dtype=np.float64), size), np.maximum(row_low[o], inner_low[part])),
-                    (
-                        np.broadcast_to(np.asarray(high[split], dtype=np.float64), size),
-                        np.minimum(row_high[o], inner_high[part]),
-                    ),
-                )
-                _add_panel(
-                    blocks[o, :, part],
-                    outs[o, :, part],
-                    factors[split],
-                    row_scale[o] * inner_scale[part],
-                    bounds,
-                    stream,
-                    ratio,
-                    start,
-                    scratch,
-                )
-                start += size * (part.stop - part.start)
+                panel, result = blocks[o, :, part], outs[o, :, part]
+                scale = row_scale[o] * inner_scale[part]
+                lows = (_filled(low[split], size), np.maximum(row_low[o], inner_low[part]))
+                highs = (_filled(high[split], size), np.minimum(row_high[o], inner_high[part]))
+                if low_rank:
+                    sums = result if in_place else np.empty(panel.shape)
+                    _add_low_rank(panel, result, sums, factors[split], scale, lows, highs, stream, ratio, start)
+                else:
+                    result[...] = _noisy_panel(panel, [factors[split], scale], list(lows), list(highs), stream, ratio, start)
+                start += panel.size
         return
     column_scale = _product(factors[split:], x.shape[split:])
     column_low, column_high = _tightest(low[split:], high[split:], x.shape[split:])
@@ -245,10 +238,10 @@ def _check_reach(
         )
 
 
-def _check_coloured_reach(
+def _coloured_reach(
     factors: Sequence[Any], low: Sequence[Any], high: Sequence[Any], shape: Sequence[int], ratio: float
-) -> None:
-    """As :func:`_check_reach`, for factors that mix entries: norms instead of entries."""
+) -> float:
+    """A bound on answer plus noise in grid steps, for factors that mix entries: norms instead of entries."""
     bound = min(
         max(float(np.max(np.abs(np.asarray(lower, dtype=float)))), float(np.max(np.abs(np.asarray(upper, dtype=float)))))
         for lower, upper in zip(low, high, strict=True)
@@ -260,20 +253,41 @@ def _check_coloured_reach(
         raise InvalidNoise(
             f"bounds of up to {reach * ratio:.3g} grid steps exceed 2^51 or are missing; give finite ones or a smaller ratio"
         )
+    return (reach + 64) * ratio
 
 
-def _add_panel(
-    x: Block, out: Block, factor: Any, scale: Floats, bounds: Any, stream: TileStream, ratio: float, start: int, scratch: Floats
+def _filled(values: Floats | float, size: int) -> Floats:
+    """A bound along an axis as a contiguous array."""
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(values, dtype=np.float64), size))
+
+
+def _add_low_rank(
+    x: Block,
+    out: Block,
+    sums: Block,
+    factor: Any,
+    scale: Floats,
+    low: tuple[Floats, Floats],
+    high: tuple[Floats, Floats],
+    stream: TileStream,
+    ratio: float,
+    start: int,
 ) -> None:
-    """One panel whose rows span a dense or low-rank mode and whose columns have their own scale."""
-    if not isinstance(factor, LowRankFactor):
-        low, high = bounds
-        out[...] = _noisy_panel(x, [factor, scale], list(low), list(high), stream, ratio, start)
-        return
-    integers, data = (flat[: x.size].reshape(x.shape) for flat in scratch)
-    gaussian_integers(stream, ratio, integers, start)
-    low, high = (tuple(np.ascontiguousarray(side) for side in pair) for pair in bounds)
-    kernels.low_rank_panel(x, out, integers, data, low, high, scale, factor.directions, factor.base, factor.scales, ratio)
+    """A panel whose rows span a low-rank mode: three passes over blocks of rows, ``sums`` holding answer plus noise."""
+    size, width = x.shape
+    rows = min(size, max(1, 65536 // width))
+    data, mixed, integers = np.empty((3, rows, width))
+    seen = kernels.low_rank_project(x, data, low, high, 1 / scale, factor.directions)
+    seen *= (1 / factor.scales - 1 / factor.base)[:, None]
+    drawn = np.zeros_like(seen)
+    for first in range(0, size, rows):
+        k = integers[: min(rows, size - first)]
+        gaussian_integers(stream, ratio, k, start + first * width)
+        kernels.low_rank_draw(
+            x, first, k, sums, data, mixed, low, high, 1 / scale, factor.directions, seen, 1 / factor.base, ratio, drawn
+        )
+    drawn *= (factor.scales - factor.base)[:, None]
+    kernels.low_rank_finish(sums, out, mixed, factor.directions, drawn, factor.base, scale / ratio)
 
 
 def _along(values: Floats | float, axis: int, ndim: int) -> Floats:

@@ -224,6 +224,18 @@ def test_kronecker_tiles_whiten_add_and_unwhiten(factors: list[Any]) -> None:
     assert np.allclose(out, reference, atol=20 / RATIO)
 
 
+@pytest.mark.parametrize("ratio", [2.0**14, 2.0**24])
+def test_a_float32_output_holds_the_rounded_float64_one(ratio: float) -> None:
+    """At 2^24 the sums no longer fit float32 and are kept elsewhere on the way."""
+    x = data("float64", (24, 30))
+    made = []
+    for dtype in ("float64", "float32"):
+        out = np.empty(x.shape, dtype)
+        add_kronecker(x, out, stream=stream(9), factors=[LOW_RANK, 2.0], ratio=ratio, low=[-4.0] * 2, high=[4.0] * 2)
+        made.append(out)
+    assert np.array_equal(made[0].astype("float32"), made[1])
+
+
 def test_settled_blocks_reach_the_output() -> None:
     """At ratio 2^30 many blocks hold a doubtful pair; the tile equals the exact integers all the same."""
     n = 1 << 18
