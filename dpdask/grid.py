@@ -23,7 +23,7 @@ __all__ = ["ENTRY_LIMIT", "Grid", "RecordNorms", "clip_factors", "ratio_for_decl
 
 DEFAULT_RATIO = 2.0**14
 REACH = 64  # outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
-LARGEST = 2**52
+LARGEST = 2**51  # beyond it, adding and subtracting 1.5 * 2^52 no longer rounds to integers
 ENTRY_LIMIT = 2**31 - 1  # grid steps; an entry of a record to be clipped saturates here, far outside any clip norm
 _MAGIC = 6755399441055744.0
 
@@ -47,7 +47,7 @@ class Grid:
             )
         if self.limit >= LARGEST:
             raise OutOfReach(
-                f"bounds of {max(-self.low, self.high):g} steps plus {REACH} sigma exceed 2^52;"
+                f"bounds of {max(-self.low, self.high):g} steps plus {REACH} sigma exceed 2^51;"
                 " use a smaller ratio or narrower bounds"
             )
 
@@ -104,6 +104,9 @@ RecordNorms = np.ndarray[Any, np.dtype[np.uint64]]
 
 def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """(outer, records, inner): a C-ordered tensor as records along the middle axis."""
+    if not -len(shape) <= axis < len(shape):
+        raise InvalidSensitivity(f"axis {axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}")
+    axis %= len(shape)
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
@@ -111,11 +114,15 @@ def record_norms(block: np.ndarray[Any, Any], *, record_axis: int, step: float) 
     """Exact squared norms, in grid steps, of the part of each record that lies in ``block``.
 
     Row i holds (high, low): the sum is high * 2^32 + low. Parts of a record add up in any order:
-    ``sum of the rows``, exactly, for up to 2^31 entries.
+    ``sum of the rows``, exactly, for up to 2^31 blocks.
     """
     outer, records, inner = rows_of(block.shape, record_axis)
+    if outer * inner > 2**31:
+        raise OutOfReach(f"{outer * inner} entries of a record in one block are more than 2^31; use smaller blocks")
     sums = np.zeros((records, 2), np.uint64)
     _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
+    sums[:, 0] += sums[:, 1] >> np.uint64(32)
+    sums[:, 1] &= np.uint64(0xFFFFFFFF)
     return sums
 
 

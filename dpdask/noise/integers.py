@@ -190,25 +190,23 @@ def exact_pair(stream: TileStream, pair: int, one: int, two: int, ratio: float) 
     """
     more = 128
     while True:
-        extra = stream.more_bits(pair, more)
-        half = more // 2
-        radius_bits = (one << half) | (extra >> half)
-        angle_bits = ((two & ((1 << 62) - 1)) << half) | (extra & ((1 << half) - 1))
+        radius_bits = (one << more) | stream.more_bits(pair, 0, more)
+        angle_bits = ((two & ((1 << 62) - 1)) << more) | stream.more_bits(pair, 1, more)
         with _ONE_AT_A_TIME:
-            rounded = _round_intervals(radius_bits, angle_bits, half, int(ratio))
+            rounded = _round_intervals(radius_bits, angle_bits, more, int(ratio))
         if rounded is not None:
             return -rounded[0] if two >> 63 & 1 else rounded[0], -rounded[1] if two >> 62 & 1 else rounded[1]
         more *= 2
 
 
-def _round_intervals(radius_bits: int, angle_bits: int, half: int, ratio: int) -> tuple[int, int] | None:
-    """Both integers if the first 64 + ``half`` and 62 + ``half`` bits decide them, else None."""
+def _round_intervals(radius_bits: int, angle_bits: int, more: int, ratio: int) -> tuple[int, int] | None:
+    """Both integers if the first 64 + ``more`` and 62 + ``more`` bits decide them, else None."""
     if radius_bits == 0:
         return None
     iv = _INTERVALS
-    iv.prec = 128 + half
-    one_bit = iv.mpf(2) ** -(64 + half)
-    # -ln U between those of the two ends; at most 1 because radius_bits + 1 <= 2^(64 + half), both exact at this precision
+    iv.prec = 128 + more
+    one_bit = iv.mpf(2) ** -(64 + more)
+    # -ln U between those of the two ends; at most 1 because radius_bits + 1 <= 2^(64 + more), both exact at this precision
     minus_log = -iv.log(iv.mpf([radius_bits, radius_bits + 1]) * one_bit)
     if minus_log.a < 0:
         minus_log = iv.mpf([0, minus_log.b])

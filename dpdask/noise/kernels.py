@@ -20,7 +20,9 @@ from dpdask.noise.integers import BLOCK, fill_block
 __all__ = [
     "add_clipped",
     "add_flat",
+    "add_norm",
     "add_scaled",
+    "add_stretched",
     "finish_spherical",
     "keep",
     "low_rank_draw",
@@ -111,8 +113,7 @@ def add_scaled(z, at, low, high, x, out, start, params):
 def over_blocks(combine):
     """The loop over the blocks of a chunk of words, with ``combine`` built in.
 
-    Blocks with a doubtful pair are combined all the same and reported in ``flagged``: the caller settles and
-    combines them again.
+    Blocks with a doubtful pair are left out and reported in ``flagged``: the caller settles and combines them.
     """
 
     # Not cached on disk: numba would not notice a change of fill_block, which lives in another file.
@@ -125,6 +126,7 @@ def over_blocks(combine):
             if fill_block(words[b * BLOCK : (b + 1) * BLOCK], z, ratio, outer) > 0:
                 flagged[found] = b
                 found += 1
+                continue
             combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
         return found
 
@@ -132,8 +134,17 @@ def over_blocks(combine):
 
 
 @_compiled
+def add_norm(z, at, low, high, x, out, start, params):
+    """Add the squares of the integers to a running total."""
+    part = 0.0
+    for e in range(low, high):
+        part += z[e - at] * z[e - at]
+    params[0][0] += part
+
+
+@_compiled
 def sum_squares(k):
-    """The squared norm of an array."""
+    """The squared norm of an array, in the order in which :func:`add_norm` adds it."""
     total = 0.0
     for first in range(0, k.size, BLOCK):
         part = 0.0
@@ -141,6 +152,22 @@ def sum_squares(k):
             part += np.float64(v) * np.float64(v)
         total += part
     return total
+
+
+@_compiled
+def add_stretched(z, at, low, high, x, out, start, params):
+    """Data plus stretched integers, both rounded to the grid."""
+    inverse, floor, ceiling, stretch, limit, step = params
+    xs = x[low - start : high - start]
+    outs = out[low - start : high - start]
+    zs = z[low - at : high - at]
+    for j in range(high - low):
+        v = np.float64(xs[j])
+        v = v if v == v else 0.0
+        q = (v * inverse + _MAGIC) - _MAGIC
+        q = min(max(q, floor), ceiling)
+        n = (zs[j] * stretch + _MAGIC) - _MAGIC
+        outs[j] = min(max(q + n, -limit), limit) * step
 
 
 @_compiled
@@ -153,6 +180,27 @@ def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
         q = min(max(q, floor), ceiling)
         n = (np.float64(out[j]) * stretch + _MAGIC) - _MAGIC
         out[j] = min(max(q + n, -limit), limit) * step
+
+
+@_compiled
+def _project(rows, data, count, total):
+    """total += rows' data, in a fixed order, so that every machine and thread count gives the same bits."""
+    for i in range(count):
+        for r in range(total.shape[0]):
+            weight = rows[i, r]
+            for j in range(total.shape[1]):
+                total[r, j] += weight * data[i, j]
+
+
+@_compiled
+def _lift(rows, seen, i, line):
+    """line = rows[i] seen, in a fixed order."""
+    for j in range(line.size):
+        line[j] = rows[i, 0] * seen[0, j]
+    for r in range(1, seen.shape[0]):
+        weight = rows[i, r]
+        for j in range(line.size):
+            line[j] += weight * seen[r, j]
 
 
 @_compiled
@@ -174,30 +222,31 @@ def low_rank_project(x, data, low, high, column_inverse, directions):
         count = min(data.shape[0], x.shape[0] - first)
         for i in range(count):
             _clamped(x, first + i, data[i], low[0], high[0], low[1], high[1], column_inverse)
-        seen += np.dot(directions[first : first + count].T, data[:count])
+        _project(directions[first : first + count], data, count, seen)
     return seen
 
 
 @_compiled
-def low_rank_draw(x, first, k, t, data, mixed, low, high, column_inverse, directions, seen, inverse, ratio, drawn):
-    """Whiten and round the rows from ``first`` on, add their integers ``k``, keep the sums in ``t`` and V' sums in ``drawn``."""
+def low_rank_draw(x, first, k, t, low, high, column_inverse, directions, seen, inverse, ratio, drawn):
+    """Whiten and round the rows from ``first`` on, add their integers ``k``; sums go to ``t``, V' times them to ``drawn``."""
     count = k.shape[0]
     rows = directions[first : first + count]
-    np.dot(rows, seen, mixed[:count])
+    line = np.empty(k.shape[1])
+    data = np.empty(k.shape[1])
     for i in range(count):
-        _clamped(x, first + i, data[i], low[0], high[0], low[1], high[1], column_inverse)
+        _clamped(x, first + i, data, low[0], high[0], low[1], high[1], column_inverse)
+        _lift(rows, seen, i, line)
         for j in range(k.shape[1]):
-            k[i, j] += ((data[i, j] * inverse + mixed[i, j]) * ratio + _MAGIC) - _MAGIC
+            k[i, j] += ((data[j] * inverse + line[j]) * ratio + _MAGIC) - _MAGIC
             t[first + i, j] = k[i, j]
-    drawn += np.dot(rows.T, k)
+    _project(rows, k, count, drawn)
 
 
 @_compiled
-def low_rank_finish(t, out, mixed, directions, drawn, base, column_step):
-    """Un-whiten: base * t + V drawn, by blocks of rows, scaled to the data's units; ``t`` may be ``out`` itself."""
-    for first in range(0, t.shape[0], mixed.shape[0]):
-        count = min(mixed.shape[0], t.shape[0] - first)
-        np.dot(directions[first : first + count], drawn, mixed[:count])
-        for i in range(count):
-            for j in range(t.shape[1]):
-                out[first + i, j] = (base * t[first + i, j] + mixed[i, j]) * column_step[j]
+def low_rank_finish(t, out, directions, drawn, base, column_step):
+    """Un-whiten: base * t + V drawn, scaled to the data's units; ``t`` may be ``out`` itself."""
+    line = np.empty(t.shape[1])
+    for i in range(t.shape[0]):
+        _lift(directions, drawn, i, line)
+        for j in range(t.shape[1]):
+            out[i, j] = (base * t[i, j] + line[j]) * column_step[j]

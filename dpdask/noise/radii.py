@@ -3,7 +3,7 @@
 The squared norms of the chunks of a Gaussian vector are independent of the chunks' directions. So the radius R and the
 shares w_c = G_c / sum G, G_c ~ Gamma(m_c / 2), are drawn here, from the release key, and chunk c adds a vector of
 norm R sqrt(w_c) in its own uniform direction: together exactly one uniform direction, with nothing of size M in one place.
-Everything here is floating point, by inverse distribution functions of 53-bit uniforms.
+Everything here is floating point, by inverse distribution functions of 52-bit uniforms.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def chunk_radii(key: ReleaseKey, *, fingerprint: bytes, component: str, law: Rad
 
 
 def _uniforms(stream: TileStream, count: int) -> Floats:
-    """Uniforms at the middles of 2^53 intervals of (0, 1)."""
+    """Uniforms at the middles of 2^52 intervals of (0, 1)."""
     buffer = np.empty(min(32768, count + count % 2), np.uint64)
     refill = stream.filler(0, buffer)
     words = np.empty(count, np.uint64)
     for first in range(0, count, buffer.size):
         refill()
         words[first : first + buffer.size] = buffer[: count - first]
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _radius(law: RadialLaw, u: float, dimension: int) -> float:

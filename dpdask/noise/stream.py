@@ -26,7 +26,7 @@ Words = np.ndarray[Any, np.dtype[np.uint64]]
 _PERSON = b"dpdask-tile-v1"
 _ZEROS = bytes(1 << 18)
 _REFINE = 1 << 120
-_REFINE_BLOCKS = 1 << 32  # per pair of elements
+_REFINE_BLOCKS = 1 << 32  # per word
 
 
 def random_bytes(count: int) -> bytes:
@@ -131,12 +131,14 @@ class TileStream:
         """
         if start % 2 or words.size % 2:
             raise ValueError(f"element {start} lies inside a cipher block; start at an even element, read an even number")
+        if words.nbytes > len(_ZEROS) or not 0 <= start < 1 << 64:
+            raise ValueError(f"{words.size} words from element {start} are out of range; read at most 32,768 at once")
         view = memoryview(words.data).cast("B")
         return functools.partial(self._encryptor(start // 2).update_into, memoryview(_ZEROS)[: view.nbytes], view)
 
-    def more_bits(self, pair: int, count: int) -> int:
-        """The first ``count`` (a multiple of 128) extra bits of a pair of elements, as one number."""
+    def more_bits(self, pair: int, lane: int, count: int) -> int:
+        """The first ``count`` (a multiple of 128) extra bits of word ``lane`` (0 or 1) of a pair, as one number."""
         if count % 128 or count // 128 > _REFINE_BLOCKS:
             raise ValueError(f"extra bits come in blocks of 128, not {count}")
-        encryptor = self._encryptor(_REFINE + pair * _REFINE_BLOCKS)
+        encryptor = self._encryptor(_REFINE + (2 * pair + lane) * _REFINE_BLOCKS)
         return int.from_bytes(encryptor.update(bytes(count // 8)), "big")

@@ -1,8 +1,9 @@
 """Tiles: one call per noise shape turns a block of data into a block of released values.
 
 ``x`` is a C-ordered float32, float64, int32 or int64 array, ``out`` an array of the same shape and one of the same dtypes;
-integer outputs hold the grid integers themselves. Element i of a tile, in C order, always gets the i-th integer of the tile's
-stream, so parts of a tile can be computed alone. Beyond ``x`` and ``out`` a call needs well under 4 MB.
+integer outputs hold the grid integers themselves. Entry-wise noise gives element i of a tile, in C order, the i-th integer of
+the tile's stream, so parts of a tile can be computed alone; coloured noise takes them panel by panel. Beyond ``x`` and
+``out`` a call needs well under 4 MB.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ __all__ = ["TILE_DTYPES", "add_iid", "add_iid_clipped", "add_kronecker", "add_sp
 
 TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 _CHUNK = 32 * BLOCK
+DIRECTION_RATIO = 2.0**30
+SPHERICAL_RATIO = 2.0**8
 
 Block = np.ndarray[Any, Any]
 
 _RUN = {
     combine: kernels.over_blocks(combine)  # type: ignore[no-untyped-call]
-    for combine in (kernels.keep, kernels.add_flat, kernels.add_clipped, kernels.add_scaled)
+    for combine in (
+        kernels.keep,
+        kernels.add_flat,
+        kernels.add_clipped,
+        kernels.add_scaled,
+        kernels.add_norm,
+        kernels.add_stretched,
+    )
 }
 
 
@@ -48,6 +58,8 @@ def _words() -> Words:
 def _drive(combine: Any, stream: TileStream, ratio: float, x: Block, out: Block, start: int, params: Any) -> None:
     """Run a kernel over the words of elements ``start`` to ``start + x.size``, settling undecided blocks."""
     outer = thresholds(check_ratio(ratio))[1]
+    if x.size == 0:
+        return
     first, stop = start - start % BLOCK, start + x.size
     words = _words()[: -(-(stop - first) // BLOCK) * BLOCK]
     refill = stream.filler(first, words)
@@ -59,8 +71,8 @@ def _drive(combine: Any, stream: TileStream, ratio: float, x: Block, out: Block,
         for b in flagged[: run(part, x, out, at, start, stop, ratio, outer, flagged, params)]:
             block_words, z, block_at = part[b * BLOCK : (b + 1) * BLOCK], np.empty(BLOCK), at + int(b) * BLOCK
             fill_block(block_words, z, ratio, outer)
-            if settle_block(stream, block_at // BLOCK, block_words, z, ratio):
-                combine(z, block_at, max(block_at, start), min(block_at + BLOCK, stop), x, out, start, params)
+            settle_block(stream, block_at // BLOCK, block_words, z, ratio)
+            combine(z, block_at, max(block_at, start), min(block_at + BLOCK, stop), x, out, start, params)
 
 
 def _flat(x: Block, out: Block) -> tuple[Block, Block]:
@@ -85,6 +97,8 @@ def _output(out: Block, grid_limit: int, step: float) -> tuple[float, float]:
 
 def gaussian_integers(stream: TileStream, ratio: float, out: Floats, start: int = 0) -> None:
     """Fill ``out`` with elements ``start``, ... of the tile's exact round(N(0, ratio^2))."""
+    if not out.flags.c_contiguous:
+        raise InvalidNoise("the output of integers is not C-contiguous; pass a contiguous array")
     flat = out.reshape(-1)
     _drive(kernels.keep, stream, ratio, flat, flat, start, (0.0,))
 
@@ -101,6 +115,8 @@ def add_iid_clipped(x: Block, out: Block, *, stream: TileStream, grid: Grid, fac
     """Shrink each record by its factor (see :func:`dpdask.grid.clip_factors`) and add exact i.i.d. noise."""
     xs, outs = _flat(x, out)
     _, records, inner = rows_of(x.shape, record_axis)
+    if factors.dtype != np.float64 or np.any(~((factors >= 0) & (factors <= 1))):
+        raise InvalidNoise("clip factors are not float64 numbers from 0 to 1; take them from clip_factors")
     if factors.shape != (records,):
         raise InvalidNoise(f"{factors.size} clip factors do not fit {records} records; give one per record of the tile")
     limit, step = _output(out, grid.limit, grid.step)
@@ -109,19 +125,38 @@ def add_iid_clipped(x: Block, out: Block, *, stream: TileStream, grid: Grid, fac
 
 
 def add_spherical(x: Block, out: Block, *, stream: TileStream, grid: Grid, radius: float) -> None:
-    """Clamp, and add a vector of norm ``radius`` in a uniform direction of this tile.
+    """Clamp, and add a vector of norm ``radius`` in a uniform direction of this tile, rounded to the grid.
 
-    The direction comes from exact Gaussian integers and is normalised in floating point; the output is put on the grid.
-    ``out`` serves as the scratch space for the integers.
+    The direction comes from exact Gaussian integers of ratio 2^30, stretched to the radius in floating point. Stretched
+    integers form a lattice; so that rounding hides it, a grid step must hold at least 2^16 of its points, which a grid
+    of at most 2^8 steps per standard deviation of an entry leaves ample room for.
+
+    An 8-byte output serves as scratch for the integers; for a 4-byte one they are drawn twice.
     """
     xs, outs = _flat(x, out)
-    _drive(kernels.keep, stream, grid.ratio, xs, outs, 0, (0.0,))
-    norm = math.sqrt(kernels.sum_squares(outs))
-    if norm == 0:
-        raise InvalidNoise(f"a tile of {x.size} entries drew the zero direction; use larger tiles")
+    if grid.ratio > SPHERICAL_RATIO:
+        raise InvalidNoise(
+            f"spherical noise on a grid of {grid.ratio:g} steps per sigma would show the lattice it is drawn from;"
+            " use a ratio of at most 2^8"
+        )
     limit, step = _output(out, grid.limit, grid.step)
-    stretch = radius / norm / grid.step
-    kernels.finish_spherical(xs, outs, 1 / grid.step, float(grid.low), float(grid.high), stretch, limit, step)
+    bounds = (1 / grid.step, float(grid.low), float(grid.high))
+    if out.dtype.itemsize == 8:
+        _drive(kernels.keep, stream, DIRECTION_RATIO, xs, outs, 0, (0.0,))
+        stretch = _stretch(radius / grid.step, kernels.sum_squares(outs), x.size)
+        kernels.finish_spherical(xs, outs, *bounds, stretch, limit, step)
+    else:
+        total = np.zeros(1)
+        _drive(kernels.add_norm, stream, DIRECTION_RATIO, xs, outs, 0, (total,))
+        stretch = _stretch(radius / grid.step, float(total[0]), x.size)
+        _drive(kernels.add_stretched, stream, DIRECTION_RATIO, xs, outs, 0, (*bounds, stretch, limit, step))
+
+
+def _stretch(radius: float, squared_norm: float, entries: int) -> float:
+    """Grid steps per unit of the direction's integers; a vector of zeros, once in 2^30 one-entry tiles, stays zero."""
+    if not radius <= 2.0**14 * math.sqrt(entries):
+        raise InvalidNoise("the noise exceeds 2^14 grid steps per entry, which shows its lattice; use a coarser grid")
+    return radius / math.sqrt(max(squared_norm, 1.0))
 
 
 def add_kronecker(
@@ -151,6 +186,9 @@ def add_kronecker(
                 f"a dense or low-rank factor on axis {axis} mixes all of it, but the tile holds {x.shape[axis]} of its entries;"
                 " let tiles span that axis"
             )
+    for axis, factor in enumerate(factors):
+        if not isinstance(factor, Factor):
+            _product([factor], [x.shape[axis]])
     if len(coloured) > 1:  # the modes mix everything with everything: one panel, a working copy of the tile
         _coloured_reach(factors, low, high, x.shape, ratio)
         out[...] = _noisy_panel(x, list(factors), list(low), list(high), stream, ratio, 0)
@@ -165,7 +203,7 @@ def add_kronecker(
         low_rank = isinstance(factors[split], LowRankFactor)
         # Sums of answer and noise are kept in the output while they are exact there, else in a narrow panel of their own.
         in_place = reach < 2.0 ** (np.finfo(out.dtype).nmant + 1)
-        width = min(inner, 4096 if low_rank and in_place else max(1, 131072 // size))
+        width = min(inner, 256 if low_rank and in_place else max(1, 131072 // size))
         blocks, outs = x.reshape(outer, size, inner), out.reshape(outer, size, inner)
         start = 0
         for o in range(outer):
@@ -276,18 +314,16 @@ def _add_low_rank(
     """A panel whose rows span a low-rank mode: three passes over blocks of rows, ``sums`` holding answer plus noise."""
     size, width = x.shape
     rows = min(size, max(1, 65536 // width))
-    data, mixed, integers = np.empty((3, rows, width))
+    data, integers = np.empty((2, rows, width))
     seen = kernels.low_rank_project(x, data, low, high, 1 / scale, factor.directions)
     seen *= (1 / factor.scales - 1 / factor.base)[:, None]
     drawn = np.zeros_like(seen)
     for first in range(0, size, rows):
         k = integers[: min(rows, size - first)]
         gaussian_integers(stream, ratio, k, start + first * width)
-        kernels.low_rank_draw(
-            x, first, k, sums, data, mixed, low, high, 1 / scale, factor.directions, seen, 1 / factor.base, ratio, drawn
-        )
+        kernels.low_rank_draw(x, first, k, sums, low, high, 1 / scale, factor.directions, seen, 1 / factor.base, ratio, drawn)
     drawn *= (factor.scales - factor.base)[:, None]
-    kernels.low_rank_finish(sums, out, mixed, factor.directions, drawn, factor.base, scale / ratio)
+    kernels.low_rank_finish(sums, out, factor.directions, drawn, factor.base, scale / ratio)
 
 
 def _along(values: Floats | float, axis: int, ndim: int) -> Floats:
@@ -299,8 +335,12 @@ def _along(values: Floats | float, axis: int, ndim: int) -> Floats:
 def _noisy_panel(
     panel: Block, factors: list[Any], low: list[Any], high: list[Any], stream: TileStream, ratio: float, start: int
 ) -> Floats:
-    """One panel: clamp, whiten, round, add the integers from element ``start`` on, un-whiten."""
-    work = np.nan_to_num(panel.astype(np.float64), nan=0.0, posinf=math.inf, neginf=-math.inf)
+    """One panel: clamp, whiten, round, add the integers from element ``start`` on, un-whiten.
+
+    Products with dense factors go through BLAS: they replay on the same library, processor kind and thread count.
+    """
+    with np.errstate(all="ignore"):  # no value may be told from another by a warning
+        work = np.nan_to_num(panel.astype(np.float64), nan=0.0, posinf=math.inf, neginf=-math.inf)
     for axis, (lower, upper) in enumerate(zip(low, high, strict=True)):
         np.clip(work, _along(lower, axis, work.ndim), _along(upper, axis, work.ndim), out=work)
     for axis, factor in enumerate(factors):

@@ -43,6 +43,7 @@ def test_range_bounds_are_rounded_inwards() -> None:
     ("recipe", "error"),
     [
         (lambda: Grid.for_range(sigma=1e-12, low=-1e9, high=1e9), OutOfReach),
+        (lambda: Grid.for_range(sigma=1.0, low=-3e6, high=3e6, ratio=2.0**30), OutOfReach),  # between 2^51 and 2^52
         (lambda: Grid.for_range(sigma=1.0, low=0.000001, high=0.000002), InvalidSensitivity),
         (lambda: Grid.for_clip(sigma=1e-9, norm=1e3), OutOfReach),
         (lambda: Grid.for_clip(sigma=1e9, norm=1e-3), InvalidSensitivity),

@@ -97,10 +97,11 @@ class ChosenBits:
 
         return fill
 
-    def more_bits(self, pair: int, count: int) -> int:
+    def more_bits(self, pair: int, lane: int, count: int) -> int:
+        """A choice of 128 bits gives each word 64, followed by zeros."""
         self.asked.append((pair, count))
         bits = self.extra.get(pair, 0)
-        return bits << (count - 128) if count > 128 else bits
+        return (bits & (2**64 - 1) if lane else bits >> 64) << (count - 64)
 
 
 def angle_word_at_boundary(one: int, ratio: int, integer: int, side: int) -> int:

@@ -85,10 +85,10 @@ def test_any_even_element_can_be_reached_directly() -> None:
 def test_extra_bits_share_no_counter_with_the_main_stream_or_other_pairs() -> None:
     stream = tile(3)
     main = {int(word) for word in words(stream, 0, 32768)}
-    extra = [stream.more_bits(pair, 128) for pair in range(2000)]
+    extra = [stream.more_bits(pair, lane, 128) for pair in range(1000) for lane in (0, 1)]
     assert len(set(extra)) == 2000
     assert not {bits & (2**64 - 1) for bits in extra} & main
-    longer = stream.more_bits(7, 512)
+    longer = stream.more_bits(3, 1, 512)
     assert longer >> 384 == extra[7]
 
 

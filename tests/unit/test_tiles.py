@@ -21,6 +21,7 @@ from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_sphe
 
 KEY = ReleaseKey(bytes(range(32)))
 GRID = Grid.for_range(sigma=3.7, low=-4.0, high=4.0)
+COARSE = Grid.for_range(sigma=3.7, low=-4.0, high=4.0, ratio=2.0**8)
 DTYPES = ["float32", "float64", "int32", "int64"]
 RATIO = 2.0**14
 
@@ -101,7 +102,7 @@ def every_shape(travelling: TravellingKey, tile: int) -> bytes:
 
     add_iid(x, out, stream=fresh("iid"), grid=GRID)
     made.append(out.tobytes())
-    add_spherical(x, out, stream=fresh("spherical"), grid=GRID, radius=50.0)
+    add_spherical(x, out, stream=fresh("spherical"), grid=COARSE, radius=50.0)
     made.append(out.tobytes())
     bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
     add_kronecker(x, out, stream=fresh("diagonal"), factors=[np.linspace(1, 2, 64), 0.5], **bounds)
@@ -163,8 +164,8 @@ def test_extreme_values_follow_the_rule_in_every_kernel(dtype: str, value: float
     assert np.all(np.isfinite(out))
     add_kronecker(x, out, stream=stream(5), factors=[DenseFactor(np.tri(8) + np.eye(8)), 1.0], **bounds)
     assert np.all(np.isfinite(out))
-    add_spherical(x, out, stream=stream(5), grid=GRID, radius=10.0)
-    assert math.isclose(np.linalg.norm(out - expected), 10.0, rel_tol=1e-3)
+    add_spherical(x, out, stream=stream(5), grid=COARSE, radius=100.0)
+    assert math.isclose(np.linalg.norm(out - by_rule(x, COARSE) * COARSE.step), 100.0, rel_tol=1e-3)
 
 
 def whitened_reference(x: np.ndarray, factors: list[Any], integers: np.ndarray, bound: float) -> np.ndarray:
@@ -236,6 +237,61 @@ def test_a_float32_output_holds_the_rounded_float64_one(ratio: float) -> None:
     assert np.array_equal(made[0].astype("float32"), made[1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_spherical_tiles_hold_the_same_vector_in_every_dtype(dtype: str) -> None:
+    """8-byte outputs store the direction on the way, 4-byte ones draw it twice."""
+    x = data("float64", (40, 50))
+    exact, out = np.empty(x.shape), np.empty(x.shape, dtype)
+    add_spherical(x, exact, stream=stream(10), grid=COARSE, radius=300.0)
+    add_spherical(x, out, stream=stream(10), grid=COARSE, radius=300.0)
+    steps = np.rint(exact / COARSE.step)
+    expected = steps * COARSE.step if dtype.startswith("float") else steps
+    assert np.array_equal(out, expected.astype(dtype))
+    direction = exact_integers(stream(10), 2.0**30, 0, x.size).reshape(x.shape)
+    noise = steps - by_rule(x, COARSE)
+    ideal = direction / np.linalg.norm(direction) * 300.0 / COARSE.step
+    assert np.max(np.abs(noise - ideal)) <= 0.5 + 1e-6
+
+
+def test_spherical_noise_refuses_a_grid_that_would_show_its_lattice() -> None:
+    x, out = data("float64"), np.empty((37, 53))
+    with pytest.raises(InvalidNoise, match="2\\^8"):
+        add_spherical(x, out, stream=stream(10), grid=GRID, radius=1.0)
+    with pytest.raises(InvalidNoise, match="coarser grid"):
+        add_spherical(x, out, stream=stream(10), grid=COARSE, radius=1e9)
+
+
+def test_a_single_entry_gets_the_whole_radius() -> None:
+    out = np.empty(1)
+    for tile in range(50):
+        add_spherical(np.zeros(1), out, stream=stream(11, tile), grid=COARSE, radius=37.0)
+        assert math.isclose(abs(out[0]), 37.0, rel_tol=1e-3)
+
+
+def test_an_empty_tile_is_an_empty_tile() -> None:
+    add_iid(np.empty((0, 5)), np.empty((0, 5)), stream=stream(0), grid=GRID)
+
+
+def test_a_negative_record_axis_counts_from_the_end() -> None:
+    x = data("float64") * 10
+    grid = Grid.for_clip(sigma=2.0, norm=5.0)
+    made = []
+    for axis in (1, -1):
+        factors = clip_factors(record_norms(x, record_axis=axis, step=grid.step), grid=grid)
+        out = np.empty(x.shape)
+        add_iid_clipped(x, out, stream=stream(12), grid=grid, factors=factors, record_axis=axis)
+        made.append(out)
+    assert np.array_equal(*made)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_makes_no_warning() -> None:
+    x = np.frombuffer(np.full(24 * 7, 0x7FA00000, np.uint32).tobytes(), np.float32).reshape(24, 7)
+    out = np.empty((24, 7), np.float32)
+    add_kronecker(x, out, stream=stream(13), factors=[DENSE, 1.0], ratio=RATIO, low=[-4.0] * 2, high=[4.0] * 2)
+    assert np.all(np.isfinite(out))
+
+
 def test_settled_blocks_reach_the_output() -> None:
     """At ratio 2^30 many blocks hold a doubtful pair; the tile equals the exact integers all the same."""
     n = 1 << 18
@@ -254,6 +310,23 @@ def test_settled_blocks_reach_the_output() -> None:
         (
             lambda x: add_iid_clipped(x, x.copy(), stream=stream(0), grid=GRID, factors=np.ones(3), record_axis=0),
             "clip factors",
+        ),
+        (
+            lambda x: add_iid_clipped(x, x.copy(), stream=stream(0), grid=GRID, factors=np.ones(37, "float32"), record_axis=0),
+            "from 0 to 1",
+        ),
+        (lambda x: gaussian_integers(stream(0), RATIO, np.zeros((4, 6))[:, :3]), "contiguous"),
+        (
+            lambda x: add_kronecker(
+                data("float64", (24, 24)),
+                np.empty((24, 24)),
+                stream=stream(0),
+                factors=[LOW_RANK, -1.0],
+                ratio=RATIO,
+                low=[-1.0] * 2,
+                high=[1.0] * 2,
+            ),
+            "finite and > 0",
         ),
         (
             lambda x: add_kronecker(
@@ -299,7 +372,7 @@ def test_a_call_needs_less_than_four_megabytes_beyond_the_tile(shape: str) -> No
             record_axis=0,
         ),
         "diagonal": lambda: add_kronecker(x, out, stream=stream(8), factors=[np.ones(1024), 2.0], **bounds),
-        "spherical": lambda: add_spherical(x, out, stream=stream(8), grid=GRID, radius=5.0),
+        "spherical": lambda: add_spherical(x, out, stream=stream(8), grid=COARSE, radius=5.0),
         "low-rank": lambda: add_kronecker(x, out, stream=stream(8), factors=[low_rank, 1.0], **bounds),
     }
     calls[shape]()
