@@ -41,6 +41,7 @@ __all__ = [
     "exact_integers",
     "exact_pair",
     "fill_block",
+    "find_undecided",
     "settle_block",
     "thresholds",
 ]
@@ -147,7 +148,7 @@ def fill_block(words, z, ratio, outer):
 
 
 @_fused
-def _undecided_pairs(words, ratio, inner, outer, pairs):
+def find_undecided(words, ratio, inner, outer, pairs):
     """Write the numbers of the pairs of one block that do need the exact path into ``pairs``; return how many."""
     found = 0
     for j in range(HALF):
@@ -174,7 +175,7 @@ def thresholds(ratio: float) -> tuple[float, float]:
 def undecided_pairs(words: Words, ratio: float) -> list[int]:
     """The numbers of the pairs of one block that need the exact path."""
     pairs = np.empty(HALF, np.int64)
-    found = _undecided_pairs(words, ratio, *thresholds(ratio), pairs)
+    found = find_undecided(words, ratio, *thresholds(ratio), pairs)
     return [int(j) for j in pairs[:found]]
 
 

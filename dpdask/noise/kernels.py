@@ -6,7 +6,7 @@ so every machine writes the same bytes.
 """
 
 # Compiled code is typed by its arguments at run time, which is why these functions carry no annotations.
-# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment"
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment,call-arg"
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import math
 
 import numba
 import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
 
-from dpdask.noise.integers import BLOCK, fill_block
+from dpdask.noise.integers import BLOCK, fill_block, find_undecided
 
 __all__ = [
     "add_clipped",
@@ -25,11 +27,11 @@ __all__ = [
     "add_stretched",
     "finish_spherical",
     "keep",
+    "keep_and_norm",
     "low_rank_draw",
     "low_rank_finish",
     "low_rank_project",
     "over_blocks",
-    "sum_squares",
 ]
 
 _MAGIC = 6755399441055744.0
@@ -113,17 +115,19 @@ def add_scaled(z, at, low, high, x, out, start, params):
 def over_blocks(combine):
     """The loop over the blocks of a chunk of words, with ``combine`` built in.
 
-    Blocks with a doubtful pair are left out and reported in ``flagged``: the caller settles and combines them.
+    Blocks with an undecided pair are left out and reported in ``flagged``: the caller settles and combines them.
     """
 
     # Not cached on disk: numba would not notice a change of fill_block, which lives in another file.
     @numba.njit(nogil=True, error_model="numpy")
-    def run(words, x, out, first, start, stop, ratio, outer, flagged, params):
+    def run(words, x, out, first, start, stop, ratio, inner, outer, flagged, params):
         z = np.empty(BLOCK)
+        pairs = np.empty(BLOCK, np.int64)
         found = 0
         for b in range(words.size // BLOCK):
             at = first + b * BLOCK
-            if fill_block(words[b * BLOCK : (b + 1) * BLOCK], z, ratio, outer) > 0:
+            part = words[b * BLOCK : (b + 1) * BLOCK]
+            if fill_block(part, z, ratio, outer) > 0 and find_undecided(part, ratio, inner, outer, pairs) > 0:
                 flagged[found] = b
                 found += 1
                 continue
@@ -134,24 +138,30 @@ def over_blocks(combine):
 
 
 @_compiled
-def add_norm(z, at, low, high, x, out, start, params):
-    """Add the squares of the integers to a running total."""
-    part = 0.0
-    for e in range(low, high):
-        part += z[e - at] * z[e - at]
-    params[0][0] += part
+def _sum_squares(z):
+    """The squared norm of a short array: eight running sums in a fixed order."""
+    sums = np.zeros(8)
+    whole = z.size - z.size % 8
+    for e in range(0, whole, 8):
+        for lane in range(8):
+            sums[lane] += z[e + lane] * z[e + lane]
+    total = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]
+    for e in range(whole, z.size):
+        total += z[e] * z[e]
+    return total
 
 
 @_compiled
-def sum_squares(k):
-    """The squared norm of an array, in the order in which :func:`add_norm` adds it."""
-    total = 0.0
-    for first in range(0, k.size, BLOCK):
-        part = 0.0
-        for v in k[first : first + BLOCK]:
-            part += np.float64(v) * np.float64(v)
-        total += part
-    return total
+def add_norm(z, at, low, high, x, out, start, params):
+    """Add the squares of the integers to a running total."""
+    params[0][0] += _sum_squares(z[low - at : high - at])
+
+
+@_compiled
+def keep_and_norm(z, at, low, high, x, out, start, params):
+    """Store the integers and add their squares to a running total."""
+    keep(z, at, low, high, x, out, start, params)
+    params[0][0] += _sum_squares(z[low - at : high - at])
 
 
 @_compiled
@@ -182,25 +192,47 @@ def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
         out[j] = min(max(q + n, -limit), limit) * step
 
 
+@intrinsic
+def _fma(_context, a, b, c):
+    """a * b + c with one rounding, on every machine: the same bits with vector units and without."""
+
+    def generate(_ctx, builder, _signature, args):
+        return builder.fma(*args)
+
+    return types.float64(a, b, c), generate
+
+
 @_compiled
 def _project(rows, data, count, total):
-    """total += rows' data, in a fixed order, so that every machine and thread count gives the same bits."""
-    for i in range(count):
+    """total += rows' data in a fixed order, four rows at a time, so that every machine gives the same bits."""
+    whole = count - count % 4
+    for i in range(0, whole, 4):
+        for r in range(total.shape[0]):
+            w0, w1, w2, w3 = rows[i, r], rows[i + 1, r], rows[i + 2, r], rows[i + 3, r]
+            line, d0, d1, d2, d3 = total[r], data[i], data[i + 1], data[i + 2], data[i + 3]
+            for j in range(total.shape[1]):
+                line[j] = _fma(w3, d3[j], _fma(w2, d2[j], _fma(w1, d1[j], _fma(w0, d0[j], line[j]))))
+    for i in range(whole, count):
         for r in range(total.shape[0]):
             weight = rows[i, r]
             for j in range(total.shape[1]):
-                total[r, j] += weight * data[i, j]
+                total[r, j] = _fma(weight, data[i, j], total[r, j])
 
 
 @_compiled
 def _lift(rows, seen, i, line):
-    """line = rows[i] seen, in a fixed order."""
-    for j in range(line.size):
-        line[j] = rows[i, 0] * seen[0, j]
-    for r in range(1, seen.shape[0]):
+    """line += rows[i] seen in a fixed order, four directions at a time."""
+    rank = seen.shape[0]
+    whole = rank - rank % 4
+    for r in range(0, whole, 4):
+        w0, w1, w2, w3 = rows[i, r], rows[i, r + 1], rows[i, r + 2], rows[i, r + 3]
+        s0, s1, s2, s3 = seen[r], seen[r + 1], seen[r + 2], seen[r + 3]
+        for j in range(line.size):
+            line[j] = _fma(w3, s3[j], _fma(w2, s2[j], _fma(w1, s1[j], _fma(w0, s0[j], line[j]))))
+    for r in range(whole, rank):
         weight = rows[i, r]
         for j in range(line.size):
-            line[j] += weight * seen[r, j]
+            line[j] = _fma(weight, seen[r, j], line[j])
 
 
 @_compiled
@@ -232,12 +264,13 @@ def low_rank_draw(x, first, k, t, low, high, column_inverse, directions, seen, i
     count = k.shape[0]
     rows = directions[first : first + count]
     line = np.empty(k.shape[1])
-    data = np.empty(k.shape[1])
     for i in range(count):
-        _clamped(x, first + i, data, low[0], high[0], low[1], high[1], column_inverse)
+        _clamped(x, first + i, line, low[0], high[0], low[1], high[1], column_inverse)
+        for j in range(line.size):
+            line[j] *= inverse
         _lift(rows, seen, i, line)
-        for j in range(k.shape[1]):
-            k[i, j] += ((data[j] * inverse + line[j]) * ratio + _MAGIC) - _MAGIC
+        for j in range(line.size):
+            k[i, j] += (line[j] * ratio + _MAGIC) - _MAGIC
             t[first + i, j] = k[i, j]
     _project(rows, k, count, drawn)
 
@@ -247,6 +280,8 @@ def low_rank_finish(t, out, directions, drawn, base, column_step):
     """Un-whiten: base * t + V drawn, scaled to the data's units; ``t`` may be ``out`` itself."""
     line = np.empty(t.shape[1])
     for i in range(t.shape[0]):
+        for j in range(line.size):
+            line[j] = base * t[i, j]
         _lift(directions, drawn, i, line)
-        for j in range(t.shape[1]):
-            out[i, j] = (base * t[i, j] + line[j]) * column_step[j]
+        for j in range(line.size):
+            out[i, j] = line[j] * column_step[j]

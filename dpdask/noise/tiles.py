@@ -26,8 +26,8 @@ __all__ = ["TILE_DTYPES", "add_iid", "add_iid_clipped", "add_kronecker", "add_sp
 
 TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 _CHUNK = 32 * BLOCK
-DIRECTION_RATIO = 2.0**30
-SPHERICAL_RATIO = 2.0**8
+DIRECTION_RATIO = 2.0**24
+SPHERICAL_RATIO = 2.0**6
 
 Block = np.ndarray[Any, Any]
 
@@ -39,6 +39,7 @@ _RUN = {
         kernels.add_clipped,
         kernels.add_scaled,
         kernels.add_norm,
+        kernels.keep_and_norm,
         kernels.add_stretched,
     )
 }
@@ -57,7 +58,7 @@ def _words() -> Words:
 
 def _drive(combine: Any, stream: TileStream, ratio: float, x: Block, out: Block, start: int, params: Any) -> None:
     """Run a kernel over the words of elements ``start`` to ``start + x.size``, settling undecided blocks."""
-    outer = thresholds(check_ratio(ratio))[1]
+    inner, outer = thresholds(check_ratio(ratio))
     if x.size == 0:
         return
     first, stop = start - start % BLOCK, start + x.size
@@ -68,7 +69,7 @@ def _drive(combine: Any, stream: TileStream, ratio: float, x: Block, out: Block,
     for at in range(first, stop, words.size):
         refill()
         part = words[: -(-(stop - at) // BLOCK) * BLOCK]
-        for b in flagged[: run(part, x, out, at, start, stop, ratio, outer, flagged, params)]:
+        for b in flagged[: run(part, x, out, at, start, stop, ratio, inner, outer, flagged, params)]:
             block_words, z, block_at = part[b * BLOCK : (b + 1) * BLOCK], np.empty(BLOCK), at + int(b) * BLOCK
             fill_block(block_words, z, ratio, outer)
             settle_block(stream, block_at // BLOCK, block_words, z, ratio)
@@ -127,9 +128,9 @@ def add_iid_clipped(x: Block, out: Block, *, stream: TileStream, grid: Grid, fac
 def add_spherical(x: Block, out: Block, *, stream: TileStream, grid: Grid, radius: float) -> None:
     """Clamp, and add a vector of norm ``radius`` in a uniform direction of this tile, rounded to the grid.
 
-    The direction comes from exact Gaussian integers of ratio 2^30, stretched to the radius in floating point. Stretched
-    integers form a lattice; so that rounding hides it, a grid step must hold at least 2^16 of its points, which a grid
-    of at most 2^8 steps per standard deviation of an entry leaves ample room for.
+    The direction comes from exact Gaussian integers of ratio 2^24, stretched to the radius in floating point. Stretched
+    integers form a lattice; so that rounding hides it, a grid step must hold at least 2^14 of its points, which a grid
+    of at most 2^6 steps per standard deviation of an entry leaves ample room for.
 
     An 8-byte output serves as scratch for the integers; for a 4-byte one they are drawn twice.
     """
@@ -137,25 +138,24 @@ def add_spherical(x: Block, out: Block, *, stream: TileStream, grid: Grid, radiu
     if grid.ratio > SPHERICAL_RATIO:
         raise InvalidNoise(
             f"spherical noise on a grid of {grid.ratio:g} steps per sigma would show the lattice it is drawn from;"
-            " use a ratio of at most 2^8"
+            " use a ratio of at most 2^6"
         )
     limit, step = _output(out, grid.limit, grid.step)
     bounds = (1 / grid.step, float(grid.low), float(grid.high))
-    if out.dtype.itemsize == 8:
-        _drive(kernels.keep, stream, DIRECTION_RATIO, xs, outs, 0, (0.0,))
-        stretch = _stretch(radius / grid.step, kernels.sum_squares(outs), x.size)
+    roomy = out.dtype.itemsize == 8
+    total = np.zeros(1)
+    _drive(kernels.keep_and_norm if roomy else kernels.add_norm, stream, DIRECTION_RATIO, xs, outs, 0, (total,))
+    stretch = _stretch(radius / grid.step, float(total[0]), x.size)
+    if roomy:
         kernels.finish_spherical(xs, outs, *bounds, stretch, limit, step)
     else:
-        total = np.zeros(1)
-        _drive(kernels.add_norm, stream, DIRECTION_RATIO, xs, outs, 0, (total,))
-        stretch = _stretch(radius / grid.step, float(total[0]), x.size)
         _drive(kernels.add_stretched, stream, DIRECTION_RATIO, xs, outs, 0, (*bounds, stretch, limit, step))
 
 
 def _stretch(radius: float, squared_norm: float, entries: int) -> float:
-    """Grid steps per unit of the direction's integers; a vector of zeros, once in 2^30 one-entry tiles, stays zero."""
-    if not radius <= 2.0**14 * math.sqrt(entries):
-        raise InvalidNoise("the noise exceeds 2^14 grid steps per entry, which shows its lattice; use a coarser grid")
+    """Grid steps per unit of the direction's integers; a vector of zeros, once in 2^24 one-entry tiles, stays zero."""
+    if not radius <= 2.0**10 * math.sqrt(entries):
+        raise InvalidNoise("the noise exceeds 2^10 grid steps per entry, which shows its lattice; use a coarser grid")
     return radius / math.sqrt(max(squared_norm, 1.0))
 
 
@@ -203,7 +203,7 @@ def add_kronecker(
         low_rank = isinstance(factors[split], LowRankFactor)
         # Sums of answer and noise are kept in the output while they are exact there, else in a narrow panel of their own.
         in_place = reach < 2.0 ** (np.finfo(out.dtype).nmant + 1)
-        width = min(inner, 256 if low_rank and in_place else max(1, 131072 // size))
+        width = min(inner, 4096 if low_rank and in_place else max(1, 131072 // size))
         blocks, outs = x.reshape(outer, size, inner), out.reshape(outer, size, inner)
         start = 0
         for o in range(outer):

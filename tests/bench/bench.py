@@ -31,7 +31,7 @@ ENTRIES = 1 << 22
 SHAPE = (2048, ENTRIES // 2048)
 SIGMA = 3.7
 GRID = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0)
-COARSE = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0, ratio=2.0**8)
+COARSE = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0, ratio=2.0**6)
 KEY = ReleaseKey.generate()
 
 Task = Callable[[], object]

@@ -61,7 +61,7 @@ def test_kronecker_noise_has_the_covariance_of_its_factors(factor: Any) -> None:
 
 def spherical_releases(chunks: list[int], law: RadialLaw, count: int, component: str) -> np.ndarray:
     """Many releases of spherical noise on zeros, each drawn chunk by chunk."""
-    grid = Grid.for_range(sigma=law.scale / 8, low=-1.0, high=1.0, ratio=2.0**8)
+    grid = Grid.for_range(sigma=law.scale / 2, low=-1.0, high=1.0, ratio=2.0**6)
     made = np.empty((count, sum(chunks)))
     for release in range(count):
         fingerprint = release.to_bytes(32, "big")

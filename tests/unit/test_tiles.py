@@ -21,7 +21,7 @@ from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_sphe
 
 KEY = ReleaseKey(bytes(range(32)))
 GRID = Grid.for_range(sigma=3.7, low=-4.0, high=4.0)
-COARSE = Grid.for_range(sigma=3.7, low=-4.0, high=4.0, ratio=2.0**8)
+COARSE = Grid.for_range(sigma=3.7, low=-4.0, high=4.0, ratio=2.0**6)
 DTYPES = ["float32", "float64", "int32", "int64"]
 RATIO = 2.0**14
 
@@ -165,7 +165,7 @@ def test_extreme_values_follow_the_rule_in_every_kernel(dtype: str, value: float
     add_kronecker(x, out, stream=stream(5), factors=[DenseFactor(np.tri(8) + np.eye(8)), 1.0], **bounds)
     assert np.all(np.isfinite(out))
     add_spherical(x, out, stream=stream(5), grid=COARSE, radius=100.0)
-    assert math.isclose(np.linalg.norm(out - by_rule(x, COARSE) * COARSE.step), 100.0, rel_tol=1e-3)
+    assert math.isclose(np.linalg.norm(out - by_rule(x, COARSE) * COARSE.step), 100.0, rel_tol=1e-2)
 
 
 def whitened_reference(x: np.ndarray, factors: list[Any], integers: np.ndarray, bound: float) -> np.ndarray:
@@ -247,7 +247,7 @@ def test_spherical_tiles_hold_the_same_vector_in_every_dtype(dtype: str) -> None
     steps = np.rint(exact / COARSE.step)
     expected = steps * COARSE.step if dtype.startswith("float") else steps
     assert np.array_equal(out, expected.astype(dtype))
-    direction = exact_integers(stream(10), 2.0**30, 0, x.size).reshape(x.shape)
+    direction = exact_integers(stream(10), 2.0**24, 0, x.size).reshape(x.shape)
     noise = steps - by_rule(x, COARSE)
     ideal = direction / np.linalg.norm(direction) * 300.0 / COARSE.step
     assert np.max(np.abs(noise - ideal)) <= 0.5 + 1e-6
@@ -255,7 +255,7 @@ def test_spherical_tiles_hold_the_same_vector_in_every_dtype(dtype: str) -> None
 
 def test_spherical_noise_refuses_a_grid_that_would_show_its_lattice() -> None:
     x, out = data("float64"), np.empty((37, 53))
-    with pytest.raises(InvalidNoise, match="2\\^8"):
+    with pytest.raises(InvalidNoise, match="2\\^6"):
         add_spherical(x, out, stream=stream(10), grid=GRID, radius=1.0)
     with pytest.raises(InvalidNoise, match="coarser grid"):
         add_spherical(x, out, stream=stream(10), grid=COARSE, radius=1e9)
@@ -265,7 +265,7 @@ def test_a_single_entry_gets_the_whole_radius() -> None:
     out = np.empty(1)
     for tile in range(50):
         add_spherical(np.zeros(1), out, stream=stream(11, tile), grid=COARSE, radius=37.0)
-        assert math.isclose(abs(out[0]), 37.0, rel_tol=1e-3)
+        assert math.isclose(abs(out[0]), 37.0, rel_tol=2e-3)
 
 
 def test_an_empty_tile_is_an_empty_tile() -> None:
