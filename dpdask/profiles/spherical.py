@@ -52,7 +52,7 @@ def _unit_interval_rule() -> tuple[Floats, Floats]:
 _LINE, _LINE_WEIGHT = _half_line_rule()
 _UNIT, _UNIT_WEIGHT = _unit_interval_rule()
 _FINE = np.polynomial.legendre.leggauss(15)
-_GRADED = 2.0 ** np.arange(-40.0, 0.0, 3.0)  # distances from a kink at which panels end
+_GRADED = 2.0 ** np.arange(-40.0, 0.0, 5.0)  # distances from a kink at which panels end
 _COARSE = np.polynomial.legendre.leggauss(10)
 
 
