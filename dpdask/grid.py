@@ -86,17 +86,18 @@ def _step(sigma: float, ratio: float) -> float:
 def ratio_for_declared(*, sigma: float, sensitivity: float, entries: int) -> tuple[float, float]:
     """The least ratio >= 2^14 at which rounding ``entries`` entries inflates a declared sensitivity by at most 0.1 %.
 
-    Returns the ratio and the inflated sensitivity ``s + step sqrt(entries)`` that the noise must be calibrated to.
+    Returns the ratio and the inflated sensitivity s' that the noise must be calibrated to. ``sigma`` is the noise for the
+    sensitivity itself; the noise for s', and with it the step, grows by s'/s, so s' = s + (s'/s) step sqrt(entries).
     """
     ratio = DEFAULT_RATIO
-    while sigma / ratio * math.sqrt(entries) > sensitivity / 1000:
+    while sigma / ratio * math.sqrt(entries) > sensitivity / 1001:
         ratio *= 2
         if ratio > 2**30:
             raise OutOfReach(
                 f"{entries} entries at sensitivity {sensitivity:g} and sigma {sigma:g} need a grid finer than sigma/2^30;"
                 " bound the answer by clipping or ranges instead"
             )
-    return ratio, (sensitivity + sigma / ratio * math.sqrt(entries)) * (1 + 1e-15)
+    return ratio, sensitivity / (1 - sigma / ratio * math.sqrt(entries) / sensitivity) * (1 + 1e-14)
 
 
 RecordNorms = np.ndarray[Any, np.dtype[np.uint64]]

@@ -1,8 +1,8 @@
 """Compiled loops: draw a block of exact integers, combine it with the data while both are in the cache.
 
 Every combination ends alike: integer answer + integer noise, cut to the grid's limit, times the step, cast to the output.
-For integer outputs the step is 1: the grid integers themselves. None of these functions uses fused or reordered arithmetic,
-so every machine writes the same bytes.
+For integer outputs the step is 1: the grid integers themselves. The order of operations is fixed, and a multiply-add is fused
+only where it is written so, so every machine writes the same bytes.
 """
 
 # Compiled code is typed by its arguments at run time, which is why these functions carry no annotations.
@@ -39,6 +39,19 @@ _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
+def _value(v):
+    """The value rule's first step: NaN counts as 0."""
+    number = np.float64(v)
+    return number if number == number else 0.0
+
+
+@_compiled
+def _steps(v, inverse):
+    """A value in grid steps, rounded to the nearest."""
+    return (_value(v) * inverse + _MAGIC) - _MAGIC
+
+
+@_compiled
 def keep(z, at, low, high, x, out, start, params):
     """Store the integers themselves."""
     for e in range(low, high):
@@ -53,9 +66,7 @@ def add_flat(z, at, low, high, x, out, start, params):
     outs = out[low - start : high - start]
     zs = z[low - at : high - at]
     for j in range(high - low):
-        v = np.float64(xs[j])
-        v = v if v == v else 0.0
-        q = (v * inverse + _MAGIC) - _MAGIC
+        q = _steps(xs[j], inverse)
         q = min(max(q, floor), ceiling)
         outs[j] = min(max(q + zs[j], -limit), limit) * step
 
@@ -73,9 +84,7 @@ def add_clipped(z, at, low, high, x, out, start, params):
         outs = out[e - start : stop - start]
         zs = z[e - at : stop - at]
         for j in range(stop - e):
-            v = np.float64(xs[j])
-            v = v if v == v else 0.0
-            q = (v * inverse + _MAGIC) - _MAGIC
+            q = _steps(xs[j], inverse)
             q = min(max(q, -2147483647.0), 2147483647.0)
             q = math.trunc(q * factor) * 1.0
             outs[j] = min(max(q + zs[j], -limit), limit) * step
@@ -104,8 +113,7 @@ def add_scaled(z, at, low, high, x, out, start, params):
         cls = column_low[first : first + stop - e]
         chs = column_high[first : first + stop - e]
         for j in range(stop - e):
-            v = np.float64(xs[j])
-            v = v if v == v else 0.0
+            v = _value(xs[j])
             v = min(max(v, max(floor, cls[j])), min(ceiling, chs[j]))
             q = (v * (inverse * cis[j]) + _MAGIC) - _MAGIC
             outs[j] = min(max(q + zs[j], -limit), limit) * (step * css[j])
@@ -172,9 +180,7 @@ def add_stretched(z, at, low, high, x, out, start, params):
     outs = out[low - start : high - start]
     zs = z[low - at : high - at]
     for j in range(high - low):
-        v = np.float64(xs[j])
-        v = v if v == v else 0.0
-        q = (v * inverse + _MAGIC) - _MAGIC
+        q = _steps(xs[j], inverse)
         q = min(max(q, floor), ceiling)
         n = (zs[j] * stretch + _MAGIC) - _MAGIC
         outs[j] = min(max(q + n, -limit), limit) * step
@@ -184,9 +190,7 @@ def add_stretched(z, at, low, high, x, out, start, params):
 def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
     """Replace the integers in ``out`` by data + stretch * integers, both rounded to the grid."""
     for j in range(x.size):
-        v = np.float64(x[j])
-        v = v if v == v else 0.0
-        q = (v * inverse + _MAGIC) - _MAGIC
+        q = _steps(x[j], inverse)
         q = min(max(q, floor), ceiling)
         n = (np.float64(out[j]) * stretch + _MAGIC) - _MAGIC
         out[j] = min(max(q + n, -limit), limit) * step
@@ -241,8 +245,7 @@ def _clamped(x, i, data, row_low, row_high, column_low, column_high, column_inve
     floor = row_low[i]
     ceiling = row_high[i]
     for j in range(column_low.size):
-        v = np.float64(x[i, j])
-        v = v if v == v else 0.0
+        v = _value(x[i, j])
         data[j] = min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
 
 

@@ -41,6 +41,7 @@ class ReleaseKey:
 
     def __init__(self, secret: bytes) -> None:
         if not isinstance(secret, bytes) or len(secret) != 32:
+            del secret  # a traceback that shows locals must not show a mistyped key
             raise ValueError("a release key is exactly 32 bytes; use ReleaseKey.generate()")
         self._secret = secret
 
