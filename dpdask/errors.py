@@ -10,6 +10,11 @@
     ├── LedgerError           the ledger refuses
     │   ├── BudgetExceeded        a release would pass its dataset's total; nothing was charged
     │   └── LedgerCorrupt         a row was changed, removed or reordered
+    ├── ReleaseError          a release cannot go on
+    │   ├── StoreError            a source or an output cannot be opened, read or written
+    │   ├── ClusterError          the Dask cluster cannot be reached, is not trusted or lost its workers
+    │   ├── SourceChanged         the source is not the one that was planned for; the release was burned
+    │   └── VerificationFailed    a published or staged array is not what its record says
     └── OutOfReach            (also an ArithmeticError) no floating-point number holds the answer
 
 Every message names the value, the rule and the way out, in one line.
@@ -19,6 +24,7 @@ from __future__ import annotations
 
 __all__ = [
     "BudgetExceeded",
+    "ClusterError",
     "DpdaskError",
     "InvalidBudget",
     "InvalidInput",
@@ -29,6 +35,10 @@ __all__ = [
     "LedgerCorrupt",
     "LedgerError",
     "OutOfReach",
+    "ReleaseError",
+    "SourceChanged",
+    "StoreError",
+    "VerificationFailed",
 ]
 
 
@@ -70,6 +80,26 @@ class BudgetExceeded(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The ledger's chain of hashes is broken: a row was changed, removed or reordered."""
+
+
+class ReleaseError(DpdaskError):
+    """A release cannot begin or go on."""
+
+
+class StoreError(ReleaseError):
+    """A source or an output cannot be opened, read or written."""
+
+
+class ClusterError(ReleaseError):
+    """The Dask cluster cannot be reached, is not trusted with the data, or lost its workers."""
+
+
+class SourceChanged(ReleaseError):
+    """The source is not the one the release was planned for: the same noise on other data reveals the difference."""
+
+
+class VerificationFailed(ReleaseError):
+    """An array is not what its record says: a chunk is missing, damaged or different."""
 
 
 class OutOfReach(DpdaskError, ArithmeticError):

@@ -19,13 +19,23 @@ import numpy as np
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
 
-__all__ = ["ENTRY_LIMIT", "Grid", "RecordNorms", "clip_factors", "ratio_for_declared", "record_norms", "rows_of"]
+__all__ = [
+    "ENTRY_LIMIT",
+    "Grid",
+    "RecordNorms",
+    "clip_factors",
+    "clipped_on_grid",
+    "fine_clip_grid",
+    "on_grid",
+    "ratio_for_declared",
+    "record_norms",
+    "rows_of",
+]
 
 DEFAULT_RATIO = 2.0**14
 REACH = 64  # outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
 LARGEST = 2**51  # beyond it, adding and subtracting 1.5 * 2^52 no longer rounds to integers
 ENTRY_LIMIT = 2**31 - 1  # grid steps; an entry of a record to be clipped saturates here, far outside any clip norm
-_MAGIC = 6755399441055744.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +137,44 @@ def record_norms(block: np.ndarray[Any, Any], *, record_axis: int, step: float) 
     return sums
 
 
+_EXACT_RUN = 1024
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
+    """The sum of squares of a short run. Below 2^52 every partial sum was a whole number below 2^53: exact in any order."""
+    total = 0.0
+    for j in range(xs.size):
+        v = np.float64(xs[j])
+        q = np.rint(abs(v) * inverse_step)
+        q = q if q < 2147483647.0 else 2147483647.0
+        q = q if v == v else 0.0
+        total += q * q
+    return total
+
+
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
     for o in range(x.shape[0]):
         for r in range(x.shape[1]):
             high = np.uint64(0)
             low = np.uint64(0)
-            for j in range(x.shape[2]):
-                v = np.float64(x[o, r, j])
-                v = v if v == v else np.float64(0.0)
-                q = (v * inverse_step + _MAGIC) - _MAGIC
-                q = abs(min(max(q, -2147483647.0), 2147483647.0))
-                square = np.uint64(np.int64(q)) * np.uint64(np.int64(q))
-                high += square >> np.uint64(32)
-                low += square & np.uint64(0xFFFFFFFF)
+            for first in range(0, x.shape[2], _EXACT_RUN):
+                xs = x[o, r, first : first + _EXACT_RUN]
+                total = _run_of_squares(xs, inverse_step)
+                if total < 4503599627370496.0:
+                    square = np.uint64(np.int64(total))
+                    high += square >> np.uint64(32)
+                    low += square & np.uint64(0xFFFFFFFF)
+                    continue
+                for j in range(xs.size):
+                    v = np.float64(xs[j])
+                    q = np.rint(abs(v) * inverse_step)
+                    q = q if q < 2147483647.0 else np.float64(2147483647.0)
+                    q = q if v == v else np.float64(0.0)
+                    square = np.uint64(np.int64(q)) * np.uint64(np.int64(q))
+                    high += square >> np.uint64(32)
+                    low += square & np.uint64(0xFFFFFFFF)
             sums[r, 0] += high
             sums[r, 1] += low
 
@@ -160,3 +194,34 @@ def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[
     with np.errstate(divide="ignore"):
         shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
     return np.where(over, shrink, 1.0)
+
+
+def on_grid(block: np.ndarray[Any, Any], *, step: float, low: Any, high: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Entries by the value rule as whole numbers of steps, clamped to [low, high] (numbers or arrays that broadcast)."""
+    with np.errstate(all="ignore"):  # no value may be told from another by a warning
+        steps = block.astype(np.float64)
+        np.copyto(steps, 0.0, where=np.isnan(steps))
+        steps *= 1 / step
+        np.rint(steps, out=steps)
+        np.clip(steps, low, high, out=steps)
+    return steps
+
+
+def clipped_on_grid(
+    block: np.ndarray[Any, Any], *, step: float, factors: np.ndarray[Any, np.dtype[np.float64]], record_axis: int
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Records shrunk by their factors (:func:`clip_factors`), as whole numbers of steps: trunc(q f) for every entry."""
+    steps = on_grid(block, step=step, low=-ENTRY_LIMIT, high=ENTRY_LIMIT)
+    steps *= factors.reshape([-1 if axis == record_axis else 1 for axis in range(block.ndim)])
+    np.trunc(steps, out=steps)
+    return steps
+
+
+def fine_clip_grid(norm: float, bits: int = 24) -> Grid:
+    """A grid for clipping records apart from the noise: steps are powers of two, so whole numbers of them are exact floats.
+
+    The norm is 2^bits to 2^(bits + 1) steps.
+    """
+    step = 2.0 ** (math.frexp(norm)[1] - bits - 1)
+    bound = math.floor(Fraction(norm) / Fraction(step))
+    return Grid(step=step, ratio=2.0**14, low=-bound, high=bound)

@@ -42,7 +42,7 @@ class PrivacyBudget:
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise InvalidBudget(f"epsilon={self.epsilon:g} bounds no privacy loss; choose a finite epsilon > 0")
         if not 0 < self.delta < 1:
-            raise InvalidBudget(f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1")
+            raise InvalidBudget(f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1 (k-norm spends none of it)")
         if self.epsilon < 1e-12 or self.delta < 1e-300:
             raise InvalidBudget(
                 f"epsilon={self.epsilon:g}, delta={self.delta:g} is out of range; choose epsilon >= 1e-12, delta >= 1e-300"

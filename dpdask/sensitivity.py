@@ -15,6 +15,7 @@ W = the Kronecker product of their inverses.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import enum
 import math
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ import numpy as np
 from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
 
-__all__ = ["Body", "Box", "L2Ball", "Origin", "RecordBall", "RecordBox", "Whitening"]
+__all__ = ["Body", "Box", "L2Ball", "Origin", "RecordBall", "RecordBox", "Whitening", "body_from_description"]
 
 
 class Origin(enum.StrEnum):
@@ -85,6 +86,15 @@ class Body(abc.ABC):
     @abc.abstractmethod
     def whitened(self, factors: Sequence[Whitening]) -> float:
         """sup ||W D|| for Kronecker noise with these factors, rounded up."""
+
+    def describe(self) -> dict[str, Any]:
+        """``{"name": ..., "configuration": ...}``, enough to build the same body again."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        return {
+            "name": type(self).__name__,
+            "configuration": {**plain, "adjacency": str(self.adjacency), "origin": str(self.origin)},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,3 +246,14 @@ class Box(Body):
             squares = _squared_widths(self.widths, size) if axis == self.feature_axis else 1.0
             total *= _total(diagonal, size, squares)
         return math.sqrt(total) * _ROUND_UP
+
+
+def body_from_description(description: dict[str, Any]) -> Body:
+    """The body that ``describe`` wrote."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in (L2Ball, RecordBall, RecordBox, Box)}
+    if description["name"] not in kinds:
+        raise InvalidSensitivity(f"body {description['name']!r} is unknown; use {', '.join(kinds)}")
+    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in description["configuration"].items()}
+    given |= {"adjacency": Adjacency(given["adjacency"]), "origin": Origin(given["origin"])}
+    made: Body = kinds[description["name"]](**given)
+    return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -13,8 +13,9 @@ from dpdask.mechanisms import Calibrated
 
 if TYPE_CHECKING:  # the other tables do not need a database
     from dpdask.ledger import DatasetState
+    from dpdask.metadata import ReleaseCard
 
-__all__ = ["calibration_table", "comparison_table", "ledger_table", "notes", "release_table"]
+__all__ = ["calibration_table", "card_table", "comparison_table", "ledger_table", "notes", "plan_table", "release_table"]
 
 
 def calibration_table(name: str, calibrated: Calibrated) -> Table:
@@ -106,8 +107,94 @@ def ledger_table(states: Sequence[DatasetState]) -> Table:
 
 
 def release_table(state: DatasetState) -> Table:
-    """The releases of one dataset with their last step."""
-    table = Table("release", "last step")
+    """The releases of one dataset: public name, when charged, what it cost alone, where it went, its last step."""
+    table = Table("release", "charged at", f"epsilon at {state.total.delta:g}", "output", "last step")
     for release, step in state.releases.items():
-        table.add_row(release, step)
+        facts = state.details[release]
+        name, output = facts["name"] or release, facts["output"] or ""
+        table.add_row(name, facts["at"], f"{facts['epsilon']:.4g}", output, step)
     return table
+
+
+def _facts(title: str, rows: Sequence[tuple[str, Any]]) -> Table:
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value if isinstance(value, Text) else str(value))
+    return table
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def plan_table(facts: dict[str, Any]) -> Table:
+    """A plan: what will be released, at what price, with how much work."""
+    claimed, verified = facts["guarantee"]["claimed"], facts["guarantee"]["verified"]
+    source, output, ledger = facts["source"], facts["output"], facts["ledger"]
+    rows: list[tuple[str, Any]] = [
+        ("source", f"{_shape(source['shape'])} {source['dtype']}, chunks {_shape(source['chunks'])}"),
+        ("query", facts["query"]["name"]),
+        ("protects", facts["protects"]),
+        ("output", f"{_shape(output['shape'])} {output['dtype']}, chunks {_shape(output['chunks'])}"),
+        ("sensitivity", f"{facts['sensitivity']:.6g} (l2, of the answer)"),
+        (
+            "noise",
+            f"{facts['expected_error']['noise']}, standard deviation {facts['expected_error']['entry_std']:.6g} per entry",
+        ),
+        ("claimed", f"epsilon {claimed['epsilon']:g}, delta {claimed['delta']:g}: {claimed['theorem']}"),
+        ("verified", f"epsilon {verified['epsilon_at_delta']:.6g} at delta {claimed['delta']:g}"),
+        ("certified", _verdict(facts["guarantee"]["certified"])),
+    ]
+    if ledger is not None:
+        total = ledger["total"]
+        spent = f"epsilon {ledger['spent_before']:.6g} -> {ledger['spent_after']:.6g} of {total['epsilon']:g}"
+        rows.append((f"dataset {ledger['dataset']}", f"{spent} at delta {total['delta']:g}"))
+    rows += [
+        ("work", f"{facts['tiles']} tiles of {_shape(facts['tile_shape'])}"),
+        ("reads, writes", f"{_size(facts['bytes_to_read'])}, {_size(facts['bytes_to_write'])}"),
+        ("memory", f"{_size(facts['peak_bytes_per_worker'])} per worker at most"),
+    ]
+    return _facts("plan", rows)
+
+
+def card_table(card: ReleaseCard) -> Table:
+    """A release card for people."""
+    claimed, verified = card.guarantee.claimed, card.guarantee.verified
+    bound = {**card.unit.bound}
+    kind = bound.pop("kind")
+    unit = f"{card.unit.adjacency}, {kind}" + (f" {bound['norm']:g}" if "norm" in bound else "")
+    if card.unit.max_contributions > 1:
+        unit += f", at most {card.unit.max_contributions} records each ({card.unit.contributions})"
+    return _facts(
+        "release card",
+        [
+            ("release", card.release),
+            *([("what", card.description)] if card.description else []),
+            ("array", f"{card.released.array}: {_shape(card.released.shape)} {card.released.dtype}"),
+            ("query", card.query["name"]),
+            ("protects", unit),
+            ("mechanism", card.mechanism["name"]),
+            ("noise", f"{card.noise['name']}, standard deviation {card.released.noise_std:.6g} per entry"),
+            ("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),
+            ("claimed", f"epsilon {claimed.epsilon:g}, delta {claimed.delta:g}: {claimed.theorem}"),
+            ("verified", f"epsilon {verified.epsilon_at_delta:.6g} at delta {claimed.delta:g}"),
+            ("certified", _verdict(card.guarantee.certified)),
+            (
+                f"dataset {card.composition.dataset}",
+                f"epsilon {card.composition.cumulative_epsilon:.6g} of {card.composition.total.epsilon:g} spent"
+                f" at delta {card.composition.total.delta:g}",
+            ),
+            ("not protected", "; ".join(card.unprotected)),
+            ("manifest", f"{card.manifest.chunks} chunks, {card.manifest.digest}"),
+        ],
+    )

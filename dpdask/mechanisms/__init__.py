@@ -3,7 +3,7 @@
 from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
 from dpdask.mechanisms.calibrated import Calibrated, Steps, amortise
 from dpdask.mechanisms.directional import directional
-from dpdask.mechanisms.from_spec import calibrate
+from dpdask.mechanisms.from_spec import calibrate, calibrate_mechanism
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
 from dpdask.mechanisms.mvg import mvg
@@ -20,6 +20,7 @@ __all__ = [
     "amortise",
     "analytic_gaussian",
     "calibrate",
+    "calibrate_mechanism",
     "classic_gaussian",
     "directional",
     "idn",

@@ -40,7 +40,7 @@ def directional(
     """
     if not isinstance(body, (Box, RecordBox)):
         raise InvalidMechanism(
-            "directional noise gains nothing on an l2 ball; give sensitivity: {ranges: ...} or use analytic-gaussian"
+            "directional noise gains nothing on an l2 ball; give ranges instead of an l2 bound, or use analytic-gaussian"
         )
     if body.shape != tuple(shape):
         raise InvalidMechanism(f"ranges for shape {body.shape} do not fit shape {tuple(shape)}; give both the same")

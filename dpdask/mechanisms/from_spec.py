@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpdask import spec as s
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
 from dpdask.mechanisms.calibrated import Calibrated, Steps
@@ -15,24 +14,49 @@ from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
 from dpdask.mechanisms.mvg import mvg
 from dpdask.mechanisms.spherical import k_norm, rank_one
 from dpdask.noise import Factor, ScaledIdentity
+from dpdask.privacy import PrivacyBudget
+from dpdask.sensitivity import Body
+from dpdask.spec import calibration as s
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "calibrate_mechanism"]
 
 
 def calibrate(spec: s.CalibrationSpec) -> Calibrated:
     """The noise and the guarantee that ``spec`` asks for."""
     shape = tuple(spec.shape)
+    return calibrate_mechanism(
+        spec.mechanism,
+        budget=spec.privacy.budget(),
+        body=spec.sensitivity.body(shape),
+        shape=shape,
+        composition=spec.composition,
+        norm_bound=spec.sensitivity.norm_bound(shape),
+    )
+
+
+def calibrate_mechanism(
+    section: s.MechanismSection,
+    *,
+    budget: PrivacyBudget,
+    body: Body,
+    shape: tuple[int, ...],
+    composition: s.CompositionSection,
+    norm_bound: float | None,
+) -> Calibrated:
+    """The noise and the guarantee of one mechanism; ``norm_bound`` is sup ||f||, where it is known."""
     asked: dict[str, Any] = {
-        "budget": spec.privacy.budget(),
-        "body": spec.sensitivity.body(shape),
+        "budget": budget,
+        "body": body,
         "shape": shape,
         "steps": Steps(
-            count=spec.composition.steps,
-            sampling_rate=spec.composition.sampling_rate,
-            slack=spec.composition.slack,
+            count=composition.steps,
+            sampling_rate=composition.sampling_rate,
+            slack=composition.slack,
         ),
     }
-    match spec.mechanism:
+    if isinstance(getattr(section, "directions", None), s.EstimatedDirections):
+        raise InvalidMechanism("directions from dp-covariance need the data; give them in a release, or give public directions")
+    match section:
         case s.ClassicGaussianSection():
             return classic_gaussian(**asked)
         case s.AnalyticGaussianSection():
@@ -40,7 +64,7 @@ def calibrate(spec: s.CalibrationSpec) -> Calibrated:
         case s.ImgmSection() as chosen:
             return imgm(**asked, factors=_factors(chosen.factors, shape))
         case s.MvgSection() as chosen:
-            gamma = chosen.gamma if chosen.gamma is not None else spec.sensitivity.norm_bound(shape)
+            gamma = chosen.gamma if chosen.gamma is not None else norm_bound
             if gamma is None:
                 raise InvalidMechanism("mvg has no gamma; give mechanism.gamma, a public bound on ||f||, or ranges")
             return mvg(
@@ -60,8 +84,9 @@ def calibrate(spec: s.CalibrationSpec) -> Calibrated:
                 factors=_factors(chosen.factors, shape),
             )
         case s.UdnSection() as chosen:
-            weights = _weights(chosen.weights, chosen.utility, chosen.directions)
-            return udn(**asked, axis=chosen.axis, weights=weights, directions=chosen.directions)
+            directions: Any = chosen.directions
+            weights = _weights(chosen.weights, chosen.utility, directions)
+            return udn(**asked, axis=chosen.axis, weights=weights, directions=directions)
         case s.IdnSection() as chosen:
             return idn(**asked, axis=chosen.axis, weights=_weights(chosen.weights, chosen.utility, None))
         case s.DirectionalSection() as chosen:

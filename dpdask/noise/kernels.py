@@ -10,8 +10,6 @@ only where it is written so, so every machine writes the same bytes.
 
 from __future__ import annotations
 
-import math
-
 import numba
 import numpy as np
 from numba.core import types
@@ -86,7 +84,7 @@ def add_clipped(z, at, low, high, x, out, start, params):
         for j in range(stop - e):
             q = _steps(xs[j], inverse)
             q = min(max(q, -2147483647.0), 2147483647.0)
-            q = math.trunc(q * factor) * 1.0
+            q = np.trunc(q * factor)
             outs[j] = min(max(q + zs[j], -limit), limit) * step
         e = stop
 
@@ -174,26 +172,22 @@ def keep_and_norm(z, at, low, high, x, out, start, params):
 
 @_compiled
 def add_stretched(z, at, low, high, x, out, start, params):
-    """Data plus stretched integers, both rounded to the grid."""
+    """Clamped data plus stretched integers, rounded to the grid."""
     inverse, floor, ceiling, stretch, limit, step = params
     xs = x[low - start : high - start]
     outs = out[low - start : high - start]
     zs = z[low - at : high - at]
     for j in range(high - low):
-        q = _steps(xs[j], inverse)
-        q = min(max(q, floor), ceiling)
-        n = (zs[j] * stretch + _MAGIC) - _MAGIC
-        outs[j] = min(max(q + n, -limit), limit) * step
+        v = min(max(_value(xs[j]), floor), ceiling) * inverse + zs[j] * stretch
+        outs[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
 
 
 @_compiled
 def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
-    """Replace the integers in ``out`` by data + stretch * integers, both rounded to the grid."""
+    """Replace the integers in ``out`` by clamped data + stretch * integers, rounded to the grid."""
     for j in range(x.size):
-        q = _steps(x[j], inverse)
-        q = min(max(q, floor), ceiling)
-        n = (np.float64(out[j]) * stretch + _MAGIC) - _MAGIC
-        out[j] = min(max(q + n, -limit), limit) * step
+        v = min(max(_value(x[j]), floor), ceiling) * inverse + np.float64(out[j]) * stretch
+        out[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
 
 
 @intrinsic
@@ -237,6 +231,15 @@ def _lift(rows, seen, i, line):
         weight = rows[i, r]
         for j in range(line.size):
             line[j] = _fma(weight, seen[r, j], line[j])
+
+
+@_compiled
+def fixed_product(matrix, data):
+    """matrix @ data in a fixed order of fused multiply-adds."""
+    total = np.zeros((matrix.shape[0], data.shape[1]))
+    columns = matrix.T.copy()
+    _project(columns, data, matrix.shape[1], total)
+    return total
 
 
 @_compiled

@@ -27,7 +27,6 @@ __all__ = ["TILE_DTYPES", "add_iid", "add_iid_clipped", "add_kronecker", "add_sp
 TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 _CHUNK = 32 * BLOCK
 DIRECTION_RATIO = 2.0**24
-SPHERICAL_RATIO = 2.0**6
 
 Block = np.ndarray[Any, Any]
 
@@ -125,37 +124,32 @@ def add_iid_clipped(x: Block, out: Block, *, stream: TileStream, grid: Grid, fac
     _drive(kernels.add_clipped, stream, grid.ratio, xs, outs, 0, params)
 
 
-def add_spherical(x: Block, out: Block, *, stream: TileStream, grid: Grid, radius: float) -> None:
-    """Clamp, and add a vector of norm ``radius`` in a uniform direction of this tile, rounded to the grid.
+def add_spherical(x: Block, out: Block, *, stream: TileStream, step: float, radius: float, low: float, high: float) -> None:
+    """Clamp to [low, high], add a vector of norm ``radius`` in a uniform direction of this tile, round to ``step``.
 
     The direction comes from exact Gaussian integers of ratio 2^24, stretched to the radius in floating point. Stretched
-    integers form a lattice; so that rounding hides it, a grid step must hold at least 2^14 of its points, which a grid
-    of at most 2^6 steps per standard deviation of an entry leaves ample room for.
+    integers form a lattice; rounding the sum hides it as long as a step holds at least 2^10 of its points, so noise of
+    more than 2^14 steps per entry is refused. A step of entry_std / 2^6 leaves ample room.
 
     An 8-byte output serves as scratch for the integers; for a 4-byte one they are drawn twice.
     """
     xs, outs = _flat(x, out)
-    if grid.ratio > SPHERICAL_RATIO:
-        raise InvalidNoise(
-            f"spherical noise on a grid of {grid.ratio:g} steps per sigma would show the lattice it is drawn from;"
-            " use a ratio of at most 2^6"
-        )
-    limit, step = _output(out, grid.limit, grid.step)
-    bounds = (1 / grid.step, float(grid.low), float(grid.high))
+    limit, scale = _output(out, 2**51 - 1, step)
+    bounds = (1 / step, float(low), float(high))
     roomy = out.dtype.itemsize == 8
     total = np.zeros(1)
     _drive(kernels.keep_and_norm if roomy else kernels.add_norm, stream, DIRECTION_RATIO, xs, outs, 0, (total,))
-    stretch = _stretch(radius / grid.step, float(total[0]), x.size)
+    stretch = _stretch(radius / step, float(total[0]), x.size)
     if roomy:
-        kernels.finish_spherical(xs, outs, *bounds, stretch, limit, step)
+        kernels.finish_spherical(xs, outs, *bounds, stretch, limit, scale)
     else:
-        _drive(kernels.add_stretched, stream, DIRECTION_RATIO, xs, outs, 0, (*bounds, stretch, limit, step))
+        _drive(kernels.add_stretched, stream, DIRECTION_RATIO, xs, outs, 0, (*bounds, stretch, limit, scale))
 
 
 def _stretch(radius: float, squared_norm: float, entries: int) -> float:
     """Grid steps per unit of the direction's integers; a vector of zeros, once in 2^24 one-entry tiles, stays zero."""
-    if not radius <= 2.0**10 * math.sqrt(entries):
-        raise InvalidNoise("the noise exceeds 2^10 grid steps per entry, which shows its lattice; use a coarser grid")
+    if not radius <= 2.0**14 * math.sqrt(entries):
+        raise InvalidNoise("the noise exceeds 2^14 grid steps per entry, which shows its lattice; use a coarser grid")
     return radius / math.sqrt(max(squared_norm, 1.0))
 
 
@@ -335,10 +329,7 @@ def _along(values: Floats | float, axis: int, ndim: int) -> Floats:
 def _noisy_panel(
     panel: Block, factors: list[Any], low: list[Any], high: list[Any], stream: TileStream, ratio: float, start: int
 ) -> Floats:
-    """One panel: clamp, whiten, round, add the integers from element ``start`` on, un-whiten.
-
-    Products with dense factors go through BLAS: they replay on the same library, processor kind and thread count.
-    """
+    """One panel: clamp, whiten, round, add the integers from element ``start`` on, un-whiten."""
     with np.errstate(all="ignore"):  # no value may be told from another by a warning
         work = np.nan_to_num(panel.astype(np.float64), nan=0.0, posinf=math.inf, neginf=-math.inf)
     for axis, (lower, upper) in enumerate(zip(low, high, strict=True)):
@@ -357,16 +348,19 @@ def _noisy_panel(
 
 
 def _transform(work: Floats, factor: Factor | Floats | float, axis: int, *, inverse: bool) -> Floats:
-    """U or its inverse along one axis."""
-    if isinstance(factor, LowRankFactor):  # only where several modes are coloured
-        base = 1 / factor.base if inverse else factor.base
-        scales = 1 / factor.scales if inverse else factor.scales
+    """U or its inverse along one axis; products in a fixed order, the same bits on every machine."""
+    if isinstance(factor, LowRankFactor | DenseFactor):
         lifted = np.moveaxis(work, axis, 0)
         flat = np.ascontiguousarray(lifted).reshape(factor.size, -1)
-        mixed = base * flat + factor.directions @ ((scales - base)[:, None] * (factor.directions.T @ flat))
+        if isinstance(factor, DenseFactor):
+            mixed = kernels.fixed_product(factor.inverse() if inverse else factor.matrix, flat)
+        else:  # only where several modes are coloured
+            base = 1 / factor.base if inverse else factor.base
+            scales = 1 / factor.scales if inverse else factor.scales
+            seen = kernels.fixed_product(np.ascontiguousarray(factor.directions.T), flat)
+            seen *= (scales - base)[:, None]
+            mixed = kernels.fixed_product(factor.directions, seen)
+            mixed += base * flat
         return np.ascontiguousarray(np.moveaxis(mixed.reshape(lifted.shape), 0, axis))
-    if isinstance(factor, DenseFactor):
-        matrix = factor.inverse() if inverse else factor.matrix
-        return np.ascontiguousarray(np.moveaxis(np.tensordot(matrix, work, (1, axis)), 0, axis))
     scale = _along(factor.diagonal() if isinstance(factor, Factor) else factor, axis, work.ndim)  # type: ignore[arg-type]
     return np.asarray(work / scale if inverse else work * scale)

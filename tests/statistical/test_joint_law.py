@@ -70,7 +70,7 @@ def spherical_releases(chunks: list[int], law: RadialLaw, count: int, component:
         for index, (size, radius) in enumerate(zip(chunks, radii, strict=True)):
             out = np.empty(size)
             tile = KEY.tile(fingerprint=fingerprint, component=component, index=(index,))
-            add_spherical(np.zeros(size), out, stream=tile, grid=grid, radius=float(radius))
+            add_spherical(np.zeros(size), out, stream=tile, step=grid.step, low=-4.0, high=4.0, radius=float(radius))
             made[release, start : start + size] = out
             start += size
     return made

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdask import Adjacency, Box, Calibrated, GaussianProfile, Origin, PrivacyBudget, RecordBall, RecordBox, Steps
+from dpdask import Adjacency, Calibrated, GaussianProfile, Origin, PrivacyBudget, Steps
 from dpdask.errors import InvalidMechanism, InvalidNoise, InvalidSensitivity, OutOfReach
 from dpdask.mechanisms import (
     Binary,
@@ -30,6 +30,7 @@ from dpdask.mechanisms import (
     utility_weights,
 )
 from dpdask.noise import DenseFactor, DiagonalFactor, IidNoise, KroneckerNoise, LowRankFactor, ScaledIdentity
+from dpdask.sensitivity import Box, RecordBall, RecordBox
 from tests.conftest import ball
 
 PUBLIC: dict[str, Any] = {"adjacency": Adjacency.REPLACE_ONE, "origin": Origin.PUBLIC_RANGE}

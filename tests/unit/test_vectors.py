@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dpdask import Adjacency, Box, GaussianProfile, Origin, Steps
+from dpdask import Adjacency, GaussianProfile, Origin, Steps
 from dpdask.mechanisms import amortise, analytic_gaussian, classic_gaussian, idn, mgm, mvg, rank_one
+from dpdask.sensitivity import Box
 from tests.conftest import VECTORS, ball, budget_of
 
 

@@ -1,0 +1,324 @@
+"""Recipes: a noise shape fitted to a grid and to bounds, ready to turn blocks of data into blocks of released values.
+
+A recipe is all a task needs to know of a mechanism. Fitting never weakens a guarantee: bounds become integers, rounded inwards;
+where rounding to a whitened grid moves neighbours further apart, the noise grows by as much, or the profile is charged for it.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdask.errors import InvalidNoise, OutOfReach
+from dpdask.grid import DEFAULT_RATIO, Grid, clipped_on_grid
+from dpdask.noise.factors import DenseFactor, Factor, Floats, LowRankFactor, ScaledIdentity
+from dpdask.noise.integers import SAMPLER_VERSION
+from dpdask.noise.shapes import IidNoise, KroneckerNoise, Noise, SphericalNoise
+from dpdask.noise.stream import TileStream
+from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "IidRecipe",
+    "KroneckerRecipe",
+    "Recipe",
+    "SphericalRecipe",
+    "as_kronecker",
+    "fit_kronecker",
+    "fit_spherical",
+    "ratio_for_clip",
+]
+
+LAYOUT_VERSION = "tiles/1"  # which element of which stream goes to which entry
+SPHERICAL_RATIO = 2.0**6
+LARGEST_RATIO = 2.0**30
+ROOM = 2.0**51
+
+Bound = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(abc.ABC):
+    """How one tile is released. ``record_axis`` is the axis along which clip factors lie."""
+
+    noise: Noise
+    record_axis: int | None = None
+
+    @property
+    @abc.abstractmethod
+    def step(self) -> float | None:
+        """The grid of released values; None when entries have grids of their own."""
+
+    @property
+    def spanned(self) -> tuple[int, ...]:
+        """Axes that a tile must hold whole, since the noise mixes them."""
+        return ()
+
+    @property
+    def clip_grid(self) -> Grid | None:
+        """The grid on which records are clipped, where they are."""
+        return None
+
+    @abc.abstractmethod
+    def release(
+        self,
+        x: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        *,
+        stream: TileStream,
+        box: tuple[slice, ...],
+        factors: Floats | None = None,
+        radius: float | None = None,
+    ) -> None:
+        """Bound ``x``, add noise, write ``out``; ``factors`` shrink records, ``radius`` is a spherical tile's norm."""
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The grid as JSON-ready facts."""
+
+    def _sampler(self, exact: bool) -> dict[str, Any]:
+        return {"sampler": SAMPLER_VERSION, "layout": LAYOUT_VERSION, "exact": exact}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IidRecipe(Recipe):
+    """Independent noise on one grid."""
+
+    grid: Grid
+    clips: bool = False
+
+    @property
+    def step(self) -> float:
+        """The grid's step."""
+        return self.grid.step
+
+    @property
+    def clip_grid(self) -> Grid | None:
+        """The noise's own grid."""
+        return self.grid if self.clips else None
+
+    def release(
+        self,
+        x: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        *,
+        stream: TileStream,
+        box: tuple[slice, ...],
+        factors: Floats | None = None,
+        radius: float | None = None,
+    ) -> None:
+        """One fused pass."""
+        if factors is None:
+            add_iid(x, out, stream=stream, grid=self.grid)
+        else:
+            add_iid_clipped(x, out, stream=stream, grid=self.grid, factors=factors, record_axis=self.record_axis or 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Step, ratio and integer bounds."""
+        grid = self.grid
+        return {"step": grid.step, "steps_per_sigma": grid.ratio, "low": grid.low, "high": grid.high, **self._sampler(True)}
+
+
+def _restricted(values: Bound, part: slice) -> Floats | float:
+    return np.asarray(values[part.start : part.stop]) if isinstance(values, tuple) else values
+
+
+@dataclass(frozen=True, kw_only=True)
+class KroneckerRecipe(Recipe):
+    """Kronecker noise on the whitened grid 1/ratio; ``low`` and ``high`` bound entries, one item per axis."""
+
+    noise: KroneckerNoise
+    ratio: float
+    low: tuple[Bound, ...]
+    high: tuple[Bound, ...]
+    clipping: Grid | None = None
+
+    @property
+    def step(self) -> None:
+        """None: every entry has its own."""
+        return
+
+    @property
+    def spanned(self) -> tuple[int, ...]:
+        """The axes of dense and low-rank factors."""
+        return tuple(i for i, factor in enumerate(self.noise.factors) if isinstance(factor, DenseFactor | LowRankFactor))
+
+    @property
+    def clip_grid(self) -> Grid | None:
+        """A fine grid of its own."""
+        return self.clipping
+
+    def release(
+        self,
+        x: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        *,
+        stream: TileStream,
+        box: tuple[slice, ...],
+        factors: Floats | None = None,
+        radius: float | None = None,
+    ) -> None:
+        """Clip, whiten, round, add integers, un-whiten."""
+        add_kronecker(
+            _shrunk(x, self.clipping, factors, self.record_axis),
+            out,
+            stream=stream,
+            factors=[_part_of(factor, part) for factor, part in zip(self.noise.factors, box, strict=True)],
+            ratio=self.ratio,
+            low=[_restricted(bound, part) for bound, part in zip(self.low, box, strict=True)],
+            high=[_restricted(bound, part) for bound, part in zip(self.high, box, strict=True)],
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """The whitened grid."""
+        facts: dict[str, Any] = {"whitened_step": 1 / self.ratio, "steps_per_sigma": self.ratio}
+        clamps = [(low, high) for low, high in zip(self.low, self.high, strict=True) if isinstance(low, float)]
+        if clamps and self.clipping is None:
+            facts |= {"low": max(low for low, _ in clamps), "high": min(high for _, high in clamps)}
+        return {**{name: value for name, value in facts.items() if math.isfinite(value)}, **self._sampler(True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SphericalRecipe(Recipe):
+    """One random direction shared by all tiles; drawn in floating point, rounded to ``rounding``."""
+
+    noise: SphericalNoise
+    rounding: float
+    low: float
+    high: float
+    clipping: Grid | None = None
+
+    @property
+    def step(self) -> float:
+        """The grid of released values."""
+        return self.rounding
+
+    @property
+    def clip_grid(self) -> Grid | None:
+        """A fine grid of its own."""
+        return self.clipping
+
+    def release(
+        self,
+        x: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        *,
+        stream: TileStream,
+        box: tuple[slice, ...],
+        factors: Floats | None = None,
+        radius: float | None = None,
+    ) -> None:
+        """Clip, add the tile's part of the direction, round."""
+        if radius is None:
+            raise InvalidNoise("a tile of spherical noise has no radius; draw it with chunk_radii")
+        shrunk = _shrunk(x, self.clipping, factors, self.record_axis)
+        add_spherical(shrunk, out, stream=stream, step=self.rounding, radius=radius, low=self.low, high=self.high)
+
+    def describe(self) -> dict[str, Any]:
+        """The grid, and that this noise is not exact."""
+        facts = {"step": self.rounding, "steps_per_sigma": SPHERICAL_RATIO, "low": self.low, "high": self.high}
+        return {**facts, **self._sampler(False)}
+
+
+def _shrunk(
+    x: np.ndarray[Any, Any], clipping: Grid | None, factors: Floats | None, record_axis: int | None
+) -> np.ndarray[Any, Any]:
+    """Records inside their clip norm, as exact floats."""
+    if clipping is None or factors is None:
+        return x
+    steps = clipped_on_grid(x, step=clipping.step, factors=factors, record_axis=record_axis or 0)
+    steps *= clipping.step
+    return steps
+
+
+def _part_of(factor: Factor, part: slice) -> Factor | Floats | float:
+    """A diagonal factor restricted to a tile; a mixing one as it is."""
+    diagonal = factor.diagonal()
+    if diagonal is None:
+        return factor
+    return diagonal[part] if isinstance(diagonal, np.ndarray) else diagonal
+
+
+def as_kronecker(noise: IidNoise | KroneckerNoise) -> KroneckerNoise:
+    """i.i.d. noise as scaled identities."""
+    if isinstance(noise, KroneckerNoise):
+        return noise
+    first, *others = noise.shape
+    return KroneckerNoise((ScaledIdentity(first, noise.sigma), *(ScaledIdentity(n) for n in others)))
+
+
+def ratio_for_clip(*, sigma: float, norm: float, asked: int | None) -> float:
+    """Steps per sigma: what was asked for, else the least from 2^14 on that leaves a clipped record 2^12 steps."""
+    if asked is not None:
+        return float(asked)
+    ratio = DEFAULT_RATIO
+    while norm * ratio / sigma < 2**12 and ratio < LARGEST_RATIO:
+        ratio *= 2
+    return ratio
+
+
+def fit_kronecker(
+    noise: KroneckerNoise,
+    *,
+    mu: float,
+    low: Sequence[Bound],
+    high: Sequence[Bound],
+    record_axis: int | None,
+    clipping: Grid | None,
+    asked: int | None,
+    contributions: int = 1,
+) -> tuple[KroneckerRecipe, float]:
+    """The recipe and the mu that it really has.
+
+    Rounding in whitened coordinates moves two neighbours apart by at most sqrt(d)/ratio, d the whitened entries one unit can
+    move (twice that is reckoned, which covers the rounding of whitening itself). The ratio is chosen to make this a thousandth
+    of mu and the noise grows by as much, so mu stays; where no ratio is fine enough, mu is what it is.
+    """
+    sizes = noise.tensor_shape
+    mixing = {i for i, f in enumerate(noise.factors) if f.diagonal() is None}
+    moved = math.prod(
+        min(contributions, size) if axis == record_axis and axis not in mixing else size for axis, size in enumerate(sizes)
+    )
+    reach = _whitened_reach(noise, low, high, mixing)
+    ratio = float(asked) if asked is not None else DEFAULT_RATIO
+    while (
+        asked is None and 2 * math.sqrt(moved) / ratio > mu / 1000 and ratio < LARGEST_RATIO and (reach + 64) * ratio * 2 < ROOM
+    ):
+        ratio *= 2
+    if (reach + 64) * ratio >= ROOM:
+        raise OutOfReach(
+            f"bounds of {reach:.3g} standard deviations do not fit a grid of {ratio:g} steps each; narrow the bounds"
+        )
+    share = 2 * math.sqrt(moved) / ratio / mu
+    if share <= 0.01:
+        first, *others = noise.factors
+        noise = KroneckerNoise((first.times(1 / (1 - share) * (1 + 1e-12)), *others))
+    else:
+        mu *= 1 + share
+    recipe = KroneckerRecipe(
+        noise=noise, ratio=ratio, low=tuple(low), high=tuple(high), clipping=clipping, record_axis=record_axis
+    )
+    return recipe, mu
+
+
+def _whitened_reach(noise: KroneckerNoise, low: Sequence[Bound], high: Sequence[Bound], mixing: set[int]) -> float:
+    """A bound on whitened entries, in standard deviations."""
+    largest = min(float(np.max(np.abs([*np.atleast_1d(a), *np.atleast_1d(b)]))) for a, b in zip(low, high, strict=True))
+    for axis, factor in enumerate(noise.factors):
+        largest *= (math.sqrt(factor.size) if axis in mixing else 1.0) / factor.smallest
+    return largest
+
+
+def fit_spherical(
+    noise: SphericalNoise, *, low: float, high: float, record_axis: int | None, clipping: Grid | None
+) -> SphericalRecipe:
+    """Spherical noise, its sum with the data rounded to 1/64 of an entry's standard deviation."""
+    rounding = noise.entry_std / SPHERICAL_RATIO
+    if max(abs(low), abs(high)) / rounding + 64 * SPHERICAL_RATIO * math.sqrt(noise.entries) >= ROOM:
+        raise OutOfReach("bounds exceed 2^51 steps of the spherical grid; narrow the bounds or use analytic-gaussian")
+    return SphericalRecipe(noise=noise, rounding=rounding, low=low, high=high, record_axis=record_axis, clipping=clipping)
