@@ -1,26 +1,46 @@
-"""The release spec: what a user writes in YAML or JSON. Here its sections for privacy, sensitivity, mechanism and steps.
+"""The sections of a spec that fix the noise: privacy, sensitivity, mechanism and steps.
 
-Parsing is the only job: every section turns itself into the value the engine works with, and every mistake becomes
-one line that names the key, the rule and the way out.
+Parsing is the only job: every section turns itself into the value the engine works with.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.noise import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
 from dpdask.privacy import Adjacency, PrivacyBudget
 from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox
 
-__all__ = ["CalibrationSpec", "SensitivitySection", "load_calibration_spec", "parse_calibration_spec"]
+__all__ = [
+    "MECHANISMS",
+    "AnalyticGaussianSection",
+    "CalibrationSpec",
+    "ClassicGaussianSection",
+    "CompositionSection",
+    "DirectionalSection",
+    "EstimatedDirections",
+    "Factors",
+    "IdnSection",
+    "ImgmSection",
+    "KNormSection",
+    "MechanismSection",
+    "MgmSection",
+    "MvgSection",
+    "Number",
+    "PrivacySection",
+    "Ranges",
+    "RankOneSection",
+    "Section",
+    "SensitivitySection",
+    "UdnSection",
+    "Vector",
+    "Whole",
+    "range_pairs",
+]
 
 
 def _no_bool(value: Any) -> Any:
@@ -46,14 +66,29 @@ def _as_ranges(value: Any) -> Any:
 
 
 Matrix = Annotated[list[Vector], BeforeValidator(_rectangular)]
-Ranges = Annotated[list[Vector], BeforeValidator(_as_ranges)]
+Ranges = Annotated[list[Vector], BeforeValidator(_as_ranges, json_schema_input_type=list[Vector] | Vector)]
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a spec: frozen, and strict about unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
 
 
-class PrivacySection(_Section):
+def range_pairs(ranges: list[Vector]) -> list[tuple[float, float]]:
+    """The intervals as pairs, each finite and not empty."""
+    pairs = []
+    for row in ranges:
+        if len(row) != 2:
+            raise InvalidSensitivity(f"range {row!r} is no interval; give [low, high]")
+        low, high = row
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidSensitivity(f"range [{low:g}, {high:g}] is empty or unbounded; give finite low < high")
+        pairs.append((low, high))
+    return pairs
+
+
+class PrivacySection(Section):
     """``privacy``: the budget of the release."""
 
     epsilon: Number
@@ -64,7 +99,7 @@ class PrivacySection(_Section):
         return PrivacyBudget(epsilon=self.epsilon, delta=self.delta)
 
 
-class SensitivitySection(_Section):
+class SensitivitySection(Section):
     """``sensitivity``: an l2 bound, or public ranges that the pipeline enforces."""
 
     l2: Number | None = None
@@ -145,18 +180,10 @@ class SensitivitySection(_Section):
         return default
 
     def _pairs(self) -> list[tuple[float, float]]:
-        pairs = []
-        for row in self.ranges or []:
-            if len(row) != 2:
-                raise InvalidSensitivity(f"range {row!r} is no interval; give [low, high]")
-            low, high = row
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise InvalidSensitivity(f"range [{low:g}, {high:g}] is empty or unbounded; give finite low < high")
-            pairs.append((low, high))
-        return pairs
+        return range_pairs(self.ranges or [])
 
 
-class LowRankSection(_Section):
+class LowRankSection(Section):
     """``scales`` along each row of ``directions``, ``base`` elsewhere."""
 
     base: Number
@@ -164,7 +191,7 @@ class LowRankSection(_Section):
     scales: Vector
 
 
-class FactorSection(_Section):
+class FactorSection(Section):
     """One mode's factor: exactly one of these."""
 
     scaled: Number | None = None
@@ -194,26 +221,35 @@ class FactorSection(_Section):
 Factors = list[FactorSection | Literal["identity"]]
 
 
-class ClassicGaussianSection(_Section):
+class ClassicGaussianSection(Section):
     """``classic-gaussian``: the textbook formula, epsilon < 1."""
 
     name: Literal["classic-gaussian"]
 
 
-class AnalyticGaussianSection(_Section):
+class AnalyticGaussianSection(Section):
     """``analytic-gaussian``: the least i.i.d. noise."""
 
     name: Literal["analytic-gaussian"]
 
 
-class ImgmSection(_Section):
+class ImgmSection(Section):
     """``imgm``: the analytic Gaussian, with optional factors."""
 
     name: Literal["imgm"]
     factors: Factors | None = None
 
 
-class MvgSection(_Section):
+class EstimatedDirections(Section):
+    """Noise directions from a DP covariance of the records, which spends ``share`` of the budget first (MVG Exp. I)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source: Annotated[Literal["dp-covariance"], Field(alias="from")]
+    share: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+
+
+class MvgSection(Section):
     """``mvg``: matrix-variate Gaussian noise."""
 
     name: Literal["mvg"]
@@ -224,14 +260,14 @@ class MvgSection(_Section):
     allocation: Literal["uniform", "binary", "given", "max-pnr"] = "uniform"
     tau: Number | None = None
     chosen: list[Whole] | None = None
-    directions: Matrix | None = None
+    directions: Matrix | EstimatedDirections | None = None
     shares: Vector | None = None
     eigenvalues: Vector | None = None
     floor: Number = 0.05
     factors: Factors | None = None
 
 
-class MgmSection(_Section):
+class MgmSection(Section):
     """``mgm``: Kronecker noise with weights or factors per mode."""
 
     name: Literal["mgm"]
@@ -240,17 +276,17 @@ class MgmSection(_Section):
     factors: Factors | None = None
 
 
-class UdnSection(_Section):
+class UdnSection(Section):
     """``udn``: one coloured mode."""
 
     name: Literal["udn"]
     axis: Whole = 0
     weights: Vector | None = None
     utility: Matrix | None = None
-    directions: Matrix | None = None
+    directions: Matrix | EstimatedDirections | None = None
 
 
-class IdnSection(_Section):
+class IdnSection(Section):
     """``idn``: one diagonal mode, entries in a public range."""
 
     name: Literal["idn"]
@@ -259,21 +295,21 @@ class IdnSection(_Section):
     utility: Matrix | None = None
 
 
-class DirectionalSection(_Section):
+class DirectionalSection(Section):
     """``directional``: tight diagonal noise on a box of ranges."""
 
     name: Literal["directional"]
     weights: Vector | None = None
 
 
-class RankOneSection(_Section):
+class RankOneSection(Section):
     """``rank-one``: noise along one random direction."""
 
     name: Literal["rank-one"]
     calibration: Literal["exact", "paper"] = "exact"
 
 
-class KNormSection(_Section):
+class KNormSection(Section):
     """``k-norm``: the l2 K-norm mechanism."""
 
     name: Literal["k-norm"]
@@ -294,7 +330,7 @@ MechanismSection = Annotated[
 ]
 
 
-class CompositionSection(_Section):
+class CompositionSection(Section):
     """``composition``: T steps that share the budget, optionally on Poisson samples."""
 
     steps: Whole = 1
@@ -302,7 +338,7 @@ class CompositionSection(_Section):
     slack: Number = 1e-5
 
 
-class CalibrationSpec(_Section):
+class CalibrationSpec(Section):
     """The sections that fix the noise of a release."""
 
     shape: Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=1)]
@@ -312,38 +348,7 @@ class CalibrationSpec(_Section):
     composition: CompositionSection = CompositionSection()
 
 
-def load_calibration_spec(path: str | Path) -> CalibrationSpec:
-    """Read a YAML or JSON file into a :class:`CalibrationSpec`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidSpec(f"cannot read spec {str(path)!r}: {reason}; give the path of a YAML or JSON file") from None
-    try:
-        content = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = where.line + 1 if where is not None else getattr(error, "lineno", "?")
-        raise InvalidSpec(f"spec {str(path)!r} is not well-formed near line {line}; mend its YAML or JSON") from None
-    return parse_calibration_spec(content)
-
-
-def parse_calibration_spec(content: Any) -> CalibrationSpec:
-    """Validate plain data into a :class:`CalibrationSpec`."""
-    if not isinstance(content, dict):
-        raise InvalidSpec("the spec is not a mapping; write sections such as shape:, privacy:, sensitivity:, mechanism:")
-    try:
-        return CalibrationSpec.model_validate(content)
-    except ValidationError as error:
-        raise InvalidSpec(_one_line(error)) from None
-
-
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "privacy": PrivacySection,
-    "sensitivity": SensitivitySection,
-    "composition": CompositionSection,
-}
-_MECHANISMS: dict[str, type[BaseModel]] = {
+MECHANISMS: dict[str, type[BaseModel]] = {
     section.model_fields["name"].annotation.__args__[0]: section  # type: ignore[union-attr]
     for section in (
         ClassicGaussianSection,
@@ -358,28 +363,3 @@ _MECHANISMS: dict[str, type[BaseModel]] = {
         KNormSection,
     )
 }
-
-
-def _one_line(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    first = problems[0]
-    place = [str(part) for part in first["loc"] if str(part) not in _MECHANISMS]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    name = ".".join(place) or "spec"
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"])
-        close = difflib.get_close_matches(place[-1], known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-        return f"{name} is no key of the spec; {hint}{more}"
-    if first["type"] == "missing":
-        return f"{name} is missing; add it{more}"
-    if first["type"].startswith("union_tag"):
-        return f"{name}.name is not a mechanism; choose one of {', '.join(_MECHANISMS)}{more}"
-    return f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
-
-
-def _known_keys(place: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = CalibrationSpec
-    if len(place) > 1:
-        model = _MECHANISMS.get(str(place[1]), _SECTIONS.get(str(place[0]), CalibrationSpec))
-    return list(model.model_fields)

@@ -1,0 +1,278 @@
+"""The release spec: source, output, privacy unit, query, budget, compute and publication.
+
+Secrets are not fields. A storage option that is one is given as ``{env: NAME}`` and read from the environment by the process
+that opens the store; a ledger's password comes from its own environment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+
+from dpdask.privacy import Adjacency
+from dpdask.spec.calibration import (
+    CompositionSection,
+    MechanismSection,
+    Number,
+    PrivacySection,
+    Ranges,
+    Section,
+    Vector,
+    Whole,
+)
+
+__all__ = [
+    "QUERIES",
+    "Bins",
+    "BudgetSection",
+    "ComputeSection",
+    "CovarianceSection",
+    "DeclaredSection",
+    "FromEnvironment",
+    "HistogramSection",
+    "IdentitySection",
+    "MeanSection",
+    "NoiseSection",
+    "OutputSection",
+    "PublishSection",
+    "QuerySection",
+    "ReleaseSpec",
+    "SourceSection",
+    "SumSection",
+    "TlsSection",
+    "UnitSection",
+    "WindowSection",
+]
+
+Positive = Annotated[Whole, Field(ge=1)]
+_SECRET = re.compile(r"secret|password|token|credential|access_key|account_key|private|sas_", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+class FromEnvironment(Section):
+    """A value read from an environment variable where it is needed, so that it is never in a spec."""
+
+    env: str
+
+
+def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
+    for key, value in options.items():
+        if _SECRET.search(key) and not isinstance(value, FromEnvironment):
+            raise ValueError(f"option {key} looks like a secret; write {key}: {{env: NAME}} and set the variable NAME")
+    return options
+
+
+StorageOptions = Annotated[
+    dict[str, FromEnvironment | bool | int | str],
+    Field(default_factory=dict),
+]
+
+
+def _bytes(value: Any) -> Any:
+    """``64 MiB`` as a number of bytes."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{value!r} is no size; write a number of bytes or such as 64 MiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+Bytes = Annotated[Whole, BeforeValidator(_bytes, json_schema_input_type=int | str), Field(ge=1)]
+
+
+class WindowSection(Section):
+    """Part of an axis: indices ``start`` to ``stop``. A series releases one window after the other of a growing array."""
+
+    axis: Whole
+    start: Annotated[Whole, Field(ge=0)]
+    stop: Annotated[Whole, Field(ge=1)]
+    series: str | None = None
+
+
+class SourceSection(Section):
+    """``source``: the sensitive array. Paths, file://, s3://, gs://, memory:// and zip files; Zarr v2 and v3."""
+
+    url: Annotated[str, Field(min_length=1)]
+    array: str = ""
+    window: WindowSection | None = None
+    options: StorageOptions
+
+    _secrets = field_validator("options")(_no_plain_secret)
+
+
+class OutputSection(Section):
+    """``output``: a new group with the released array in it."""
+
+    url: Annotated[str, Field(min_length=1)]
+    array: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] = "data"
+    options: StorageOptions
+
+    _secrets = field_validator("options")(_no_plain_secret)
+
+
+class UnitSection(Section):
+    """``unit``: whom the release protects, and the bound on what one of them can change."""
+
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+    record_axis: Whole | None = None
+    l2_clip_norm: Number | None = None
+    ranges: Ranges | None = None
+    feature_axis: Whole | None = None
+    max_contributions: Positive = 1
+
+
+class IdentitySection(Section):
+    """``identity``: the tensor itself."""
+
+    name: Literal["identity"]
+
+
+class SumSection(Section):
+    """``sum`` over records."""
+
+    name: Literal["sum"]
+
+
+class MeanSection(Section):
+    """``mean`` over records, whose number is public."""
+
+    name: Literal["mean"]
+
+
+class CovarianceSection(Section):
+    """``covariance``: X'X / n of clipped records (X'X under add-remove-one)."""
+
+    name: Literal["covariance"]
+
+
+class Bins(Section):
+    """Equal bins from ``low`` to ``high``."""
+
+    low: Number
+    high: Number
+    bins: Positive
+
+
+class HistogramSection(Section):
+    """``histogram``: counts of records in public bins; one list of edges for each counted column."""
+
+    name: Literal["histogram"]
+    edges: Annotated[list[Vector | Bins], Field(min_length=1)]
+    columns: list[Whole] | None = None
+
+
+class DeclaredSection(Section):
+    """``declared``: the array is a finished query result whose l2 sensitivity the caller vouches for."""
+
+    name: Literal["declared"]
+    l2_sensitivity: Number
+
+
+QUERIES: dict[str, type[BaseModel]] = {
+    "identity": IdentitySection,
+    "sum": SumSection,
+    "mean": MeanSection,
+    "covariance": CovarianceSection,
+    "histogram": HistogramSection,
+    "declared": DeclaredSection,
+}
+
+
+def _named(value: Any) -> Any:
+    """``identity`` as short for ``{name: identity}``."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+QuerySection = Annotated[
+    IdentitySection | SumSection | MeanSection | CovarianceSection | HistogramSection | DeclaredSection,
+    Field(discriminator="name"),
+]
+
+
+class NoiseSection(Section):
+    """``noise``: the grid and the published type. Integer types publish grid integers with a CF ``scale_factor``."""
+
+    steps_per_sigma: Whole | None = None
+    output_dtype: Literal["float32", "float64", "int32", "int64"] | None = None
+
+    @field_validator("steps_per_sigma")
+    @classmethod
+    def _power_of_two(cls, value: int | None) -> int | None:
+        if value is not None and not (2**6 <= value <= 2**30 and value & (value - 1) == 0):
+            raise ValueError(f"{value} is not a power of two from 64 to 2^30; leave it out unless you know better")
+        return value
+
+
+class BudgetSection(Section):
+    """``budget``: who pays. The ledger's URL may also come from DPDASK_LEDGER; it holds no password."""
+
+    dataset: Annotated[str, Field(min_length=1, max_length=200)]
+    ledger: str | None = None
+    curator: str | None = None
+
+    @field_validator("ledger")
+    @classmethod
+    def _no_password(cls, value: str | None) -> str | None:
+        if value is not None and re.match(r"^[^/]*//[^/@]*:[^/@]*@", value):
+            raise ValueError("the ledger URL holds a password; drop it and set PGPASSWORD or DPDASK_LEDGER in the environment")
+        return value
+
+
+class TlsSection(Section):
+    """Certificates, by path, for a ``tls://`` scheduler."""
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+
+
+class ComputeSection(Section):
+    """``compute``: where tasks run and how much each may hold."""
+
+    cluster: str = "local"
+    cluster_options: dict[str, Any] = Field(default_factory=dict)
+    workers: Positive = 1
+    threads: Positive | None = None
+    memory: Bytes | None = None
+    task_size: Bytes = 64 * 2**20
+    tls: TlsSection | None = None
+    allow_unencrypted_cluster: bool = False
+
+
+class PublishSection(Section):
+    """``publish``: the form of the output. Only what is named here is copied from the source."""
+
+    chunks: list[Positive] | None = None
+    shards: list[Positive] | None = None
+    codec: Literal["none", "zstd"] = "none"
+    dimension_names: list[Annotated[str, Field(min_length=1)]] | None = None
+    attributes: list[str] = Field(default_factory=list)
+    coordinates: list[str] = Field(default_factory=list)
+    description: str | None = None
+    edition: Positive = 1
+
+
+class ReleaseSpec(Section):
+    """One release: what to read, whom to protect, what to spend, where to publish."""
+
+    source: SourceSection
+    output: OutputSection
+    unit: UnitSection = UnitSection()
+    query: Annotated[QuerySection, BeforeValidator(_named, json_schema_input_type=QuerySection | str)]
+    privacy: PrivacySection
+    mechanism: Annotated[MechanismSection, BeforeValidator(_named, json_schema_input_type=MechanismSection | str)]
+    composition: CompositionSection = CompositionSection()
+    noise: NoiseSection = NoiseSection()
+    budget: BudgetSection
+    compute: ComputeSection = ComputeSection()
+    publish: PublishSection = PublishSection()
+    accept_uncertified: bool = False
+
+    @model_validator(mode="after")
+    def _one_place_each(self) -> ReleaseSpec:
+        if self.source.url.rstrip("/") == self.output.url.rstrip("/"):
+            raise ValueError("output.url is the source; publish somewhere else")
+        return self
