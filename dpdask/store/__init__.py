@@ -1,0 +1,25 @@
+"""The only door to zarr: open a source, stage chunks, verify, publish, read back."""
+
+from dpdask.store.layout import ChunkRecord, Layout
+from dpdask.store.places import LocalPlace, Place, place_at
+from dpdask.store.source import Box, SourceArray, array_names, open_source, write_example
+from dpdask.store.staging import Coordinate, Staging, digest_of, open_group, read_chunk_records, release_documents
+
+__all__ = [
+    "Box",
+    "ChunkRecord",
+    "Coordinate",
+    "Layout",
+    "LocalPlace",
+    "Place",
+    "SourceArray",
+    "Staging",
+    "array_names",
+    "digest_of",
+    "open_group",
+    "open_source",
+    "place_at",
+    "read_chunk_records",
+    "release_documents",
+    "write_example",
+]

@@ -1,0 +1,320 @@
+"""The sensitive array: its schema, its identity, and regions of it. Nothing here logs or raises with a value in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdask.errors import StoreError
+from dpdask.store.places import LocalPlace, Place, ZipPlace
+
+__all__ = ["Box", "SourceArray", "array_names", "open_source", "write_example"]
+
+Box = tuple[slice, ...]
+Scratch = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
+
+_KINDS = {"c": "complex", "b": "boolean", "S": "byte string", "U": "string", "O": "object", "M": "datetime", "m": "timedelta"}
+_WORKING = {  # any real dtype becomes one the kernels take; unsigned 64-bit integers as the nearest doubles
+    "f2": "f4", "f4": "f4", "f8": "f8", "i1": "i4", "i2": "i4", "i4": "i4", "i8": "i8",
+    "u1": "i4", "u2": "i4", "u4": "i8", "u8": "f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SourceArray:
+    """An opened source: facts of its schema, and the way to its regions."""
+
+    place: Place
+    path: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+    dimension_names: tuple[str, ...] | None
+    metadata_digest: str
+    plain: bool
+    window: tuple[int, int, int] | None = None  # axis, start, stop
+
+    def __repr__(self) -> str:
+        return "<SourceArray>"
+
+    @property
+    def working_dtype(self) -> np.dtype[Any]:
+        """The dtype of blocks that :meth:`read` returns."""
+        return np.dtype(_WORKING[np.dtype(self.dtype).str[1:]])
+
+    def read(self, box: Box, scratch: Scratch | None = None) -> np.ndarray[Any, Any]:
+        """A region as a C-ordered array; missing chunks count as the fill value, as everywhere in zarr.
+
+        ``scratch`` gives memory to read into; the block then is good until it is asked again.
+        """
+        box = self._absolute(box)
+        try:
+            block = self._read_plain(box, scratch) if self.plain else None
+            if block is None:
+                block = np.asarray(self._array()[box])
+            return np.ascontiguousarray(block, dtype=self.working_dtype)
+        except MemoryError:
+            raise
+        except Exception:
+            corner = ", ".join(str(part.start) for part in box)
+        raise StoreError(f"the source cannot be read or decoded near index ({corner}); restore it from a copy")
+
+    def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
+        """The same source, restricted to part of one axis; what is written outside of it does not change its identity."""
+        if not 0 <= axis < len(self.shape) or not 0 <= start < stop <= self.shape[axis]:
+            raise StoreError(
+                f"source.window: {start} to {stop} of axis {axis} is no part of shape {self.shape}; choose another"
+            )
+        shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))
+        facts = self._array().metadata.to_dict()
+        sizes = [n for i, n in enumerate(self.shape) if i != axis]
+        schema = json.dumps(
+            {**facts, "shape": sizes, "attributes": {}, "window": [axis, start, stop]}, sort_keys=True, default=str
+        )
+        digest = hashlib.sha256(schema.encode()).hexdigest()
+        chunks = tuple(min(c, n) for c, n in zip(self.chunks, shape, strict=True))
+        return dataclasses.replace(
+            self, shape=shape, chunks=chunks, window=(axis, start, stop), metadata_digest=digest, plain=False
+        )
+
+    def _absolute(self, box: Box) -> Box:
+        """A region of the window as a region of the stored array."""
+        if self.window is None:
+            return box
+        axis, start, _ = self.window
+        return tuple(slice(p.start + start, p.stop + start) if i == axis else p for i, p in enumerate(box))
+
+    def _names(self) -> set[str] | None:
+        """The objects that hold the window, None for all."""
+        if self.window is None:
+            return None
+        axis, start, stop = self.window
+        array = self._array()
+        sizes = tuple(array.shards or array.chunks)
+        spans = [
+            range(start // c, -(-stop // c)) if i == axis else range(-(-n // c))
+            for i, (n, c) in enumerate(zip(array.shape, sizes, strict=True))
+        ]
+        prefix = f"{self.path}/" if self.path else ""
+        offsets = np.ndindex(*(len(span) for span in spans))
+        indices = (tuple(span[o] for span, o in zip(spans, offset, strict=True)) for offset in offsets)
+        return {prefix + array.metadata.encode_chunk_key(index) for index in indices}
+
+    def _array(self) -> Any:
+        """The zarr array, opened once per process and schema."""
+        key = (self.place, self.path, self.metadata_digest + self.place.version())
+        if key not in _opened:
+            if len(_opened) > 64:
+                _opened.clear()
+            _opened[key] = _open(self.place, self.path)
+        return _opened[key]
+
+    def _read_plain(self, box: Box, scratch: Scratch | None) -> np.ndarray[Any, Any] | None:
+        """One whole uncompressed local chunk, straight from its file; None when that is not what is asked for."""
+        index = []
+        for part, size, length in zip(box, self.chunks, self.shape, strict=True):
+            if part.start % size or part.stop - part.start != size or part.stop > length:
+                return None
+            index.append(part.start // size)
+        array, stored = self._array(), np.dtype(self.dtype)
+        assert isinstance(self.place, LocalPlace)
+        file = f"{self.place.path}/{self.path}/{array.metadata.encode_chunk_key(tuple(index))}"
+        block = np.empty(self.chunks, stored) if scratch is None else scratch(self.chunks, stored)
+        try:
+            with open(file, "rb", buffering=0) as opened:
+                view = memoryview(block.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+                while view and (count := opened.readinto(view)):
+                    view = view[count:]
+                if view or opened.read(1):
+                    raise ValueError
+        except FileNotFoundError:
+            return None
+        return block
+
+    def identity(self) -> str:
+        """A digest of the schema and of every object's size and stamp: it changes whenever something is written."""
+        if not self.place.occupied():
+            raise StoreError("the source is gone; restore it before going on")
+        digest = hashlib.sha256(self.metadata_digest.encode())
+        wanted = self._names()
+        for name, size, stamp in sorted(self.place.listing(self.path)):
+            if wanted is not None and name not in wanted and not isinstance(self.place, ZipPlace):
+                continue
+            digest.update(f"{len(name)} {name} {size} {stamp}\n".encode())
+        return digest.hexdigest()
+
+    def boxes(self, region: Box, size: int) -> Iterator[Box]:
+        """A region in pieces of about ``size`` bytes, cut where chunks end, in C order."""
+        extent = [min(c, part.stop - part.start) for c, part in zip(self.chunks, region, strict=True)]
+        item = np.dtype(self.dtype).itemsize
+        for axis in reversed(range(len(extent))):
+            room = size // max(1, math.prod(extent) * item)
+            wanted = -(-(region[axis].stop - region[axis].start) // self.chunks[axis])
+            if room > 1 and extent[axis] == self.chunks[axis]:
+                extent[axis] = self.chunks[axis] * min(wanted, room)
+        cuts = [range(part.start - part.start % e, part.stop, e) for part, e in zip(region, extent, strict=True)]
+        for offset in np.ndindex(*(len(cut) for cut in cuts)):
+            yield tuple(
+                slice(max(cut[o], part.start), min(cut[o] + e, part.stop))
+                for cut, o, e, part in zip(cuts, offset, extent, region, strict=True)
+            )
+
+    def check_sizes(self) -> None:
+        """Refuse a source with a chunk of the wrong size, where all have the same: before anything is charged."""
+        if not self.plain:
+            return
+        expected = math.prod(self.chunks) * np.dtype(self.dtype).itemsize
+        for name, size, _ in self.place.listing(self.path):
+            if not name.rpartition("/")[2].startswith((".z", "zarr.json")) and size != expected:
+                raise StoreError(f"source chunk {name!r} has {size} bytes, not {expected}; restore it from a copy")
+
+    def attributes(self, names: list[str]) -> dict[str, Any]:
+        """The named attributes; a missing one is an error."""
+        found = dict(self._array().attrs)
+        for name in names:
+            if name not in found:
+                raise StoreError(f"publish.attributes: the source has no attribute {name!r}; drop it from the list")
+            try:
+                json.dumps(found[name], allow_nan=False)
+            except (TypeError, ValueError):
+                raise StoreError(f"publish.attributes: {name!r} is no plain JSON value; drop it from the list") from None
+        return {name: found[name] for name in names}
+
+    def coordinate_schema(self, name: str) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
+        """Shape and dimension names of an array beside the source."""
+        try:
+            array = _open(self.place, self._beside(name))
+        except Exception:
+            array = None
+        if array is None:
+            raise StoreError(f"publish.coordinates: no array {name!r} lies beside the source; drop it from the list")
+        if np.dtype(array.dtype).kind in "cOV":
+            raise StoreError(f"publish.coordinates: {name!r} is not a plain array of numbers, text or times; drop it")
+        return tuple(array.shape), _dimension_names(array)
+
+    def _beside(self, name: str) -> str:
+        folder = self.path.rpartition("/")[0]
+        return f"{folder}/{name}" if folder else name
+
+    def coordinate(self, name: str) -> tuple[np.ndarray[Any, Any], tuple[str, ...] | None, dict[str, Any]]:
+        """A declared-public array beside the source: values, dimension names, attributes."""
+        array = _open(self.place, self._beside(name))
+        try:
+            values = np.asarray(array[...])
+        except Exception:
+            values = None
+        if values is None:
+            raise StoreError(f"publish.coordinates: {name!r} cannot be read; restore it or drop it from the list")
+        return values, _dimension_names(array), {k: v for k, v in dict(array.attrs).items() if k in ("units", "calendar")}
+
+
+def open_source(place: Place, path: str) -> SourceArray:
+    """Look at an array's schema, no value of it; refuse what cannot be released."""
+    path = path.strip("/")
+    if not place.occupied():
+        raise StoreError("the source does not exist; check source.url (a relative path is relative to the current folder)")
+    try:
+        array = _open(place, path)
+    except Exception as error:
+        array, kind = None, type(error).__name__
+    if array is None:
+        named = f"no array {path!r}" if path else "no array at the root"
+        raise StoreError(f"the source has {named} that zarr can open ({kind}){_what_is_there(place)}")
+    dtype = np.dtype(array.dtype)
+    if dtype.str[1:] not in _WORKING:
+        what = "structured" if dtype.names else _KINDS.get(dtype.kind, str(dtype))
+        raise StoreError(f"the source holds {what} values ({dtype}); only real numbers can be released: convert them first")
+    if not array.shape or not all(array.shape):
+        raise StoreError(f"the source has shape {array.shape}; a release needs at least one axis and one entry on each")
+    chunks = tuple(array.shards or array.chunks)
+    facts = json.dumps(array.metadata.to_dict(), sort_keys=True, default=str)
+    codecs = _codec_names(array)
+    return SourceArray(
+        place=place,
+        path=path,
+        shape=tuple(array.shape),
+        chunks=tuple(min(c, n) for c, n in zip(chunks, array.shape, strict=True)),
+        dtype=dtype.str,
+        dimension_names=_dimension_names(array),
+        metadata_digest=hashlib.sha256(facts.encode()).hexdigest(),
+        plain=not codecs
+        and isinstance(place, LocalPlace)
+        and not isinstance(place, ZipPlace)
+        and array.order == "C"
+        and chunks == tuple(min(c, n) for c, n in zip(chunks, array.shape, strict=True)),
+    )
+
+
+def _codec_names(array: Any) -> list[str]:
+    """What stands between stored bytes and values, beyond plain bytes."""
+    if array.metadata.zarr_format == 2:
+        return [str(c) for c in (*(array.metadata.filters or ()), array.metadata.compressor) if c is not None]
+    endian = {getattr(getattr(codec, "endian", None), "value", "little") for codec in array.metadata.codecs}
+    named = [type(codec).__name__ for codec in array.metadata.codecs]
+    return [name for name in named if name != "BytesCodec" or endian != {"little"}]
+
+
+def _dimension_names(array: Any) -> tuple[str, ...] | None:
+    names = getattr(array.metadata, "dimension_names", None) or dict(array.attrs).get("_ARRAY_DIMENSIONS")
+    if not names or len(names) != array.ndim or any(name is None for name in names):
+        return None
+    return tuple(str(name) for name in names)
+
+
+def _what_is_there(place: Place) -> str:
+    try:
+        names = array_names(place)
+    except StoreError:
+        names = []
+    if not names:
+        return "; check source.url and source.array"
+    more = ", ..." if len(names) > 6 else ""
+    return f"; its arrays are {', '.join(names[:6])}{more}: give one as source.array"
+
+
+_opened: dict[tuple[Place, str, str], Any] = {}
+
+
+def _open(place: Place, path: str) -> Any:
+    import zarr
+
+    return zarr.open_array(store=place.zarr_store(), path=path, mode="r")
+
+
+def array_names(place: Place) -> list[str]:
+    """The paths of all arrays of a group, sorted."""
+    import zarr
+
+    try:
+        group = zarr.open_group(place.zarr_store(), mode="r")
+        return sorted(name for name, member in group.members(max_depth=None) if isinstance(member, zarr.Array))
+    except Exception as error:
+        kind = type(error).__name__
+    raise StoreError(f"the source is no group that zarr can open ({kind}); check its URL")
+
+
+def write_example(
+    folder: Path,
+    *,
+    name: str,
+    values: np.ndarray[Any, Any],
+    chunks: tuple[int, ...],
+    dimension_names: tuple[str, ...],
+    attributes: dict[str, Any],
+    coordinates: dict[str, np.ndarray[Any, Any]],
+) -> None:
+    """A group with an array and coordinates, as a source for demos."""
+    import zarr
+
+    group = zarr.open_group(folder, mode="w-")
+    group.create_array(name, data=values, chunks=chunks, dimension_names=dimension_names, attributes=attributes)
+    for coordinate, along in coordinates.items():
+        group.create_array(coordinate, data=along, dimension_names=(coordinate,))
