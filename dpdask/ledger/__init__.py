@@ -1,5 +1,5 @@
 """The ledger: what each dataset may spend, what it has spent, and the keys of releases under way."""
 
-from dpdask.ledger.book import DatasetState, Ledger, Reservation
+from dpdask.ledger.book import DatasetState, Forecast, Ledger, ReleaseRecord, Reservation
 
-__all__ = ["DatasetState", "Ledger", "Reservation"]
+__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation"]

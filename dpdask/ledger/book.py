@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -23,10 +23,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError
 from dpdask.ledger.tables import connect, create_tables, datasets, entries, forget_deleted, release_keys
 from dpdask.noise.stream import ReleaseKey, random_bytes
-from dpdask.privacy import PrivacyBudget, PrivacyProfile
+from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 from dpdask.profiles import compose, profile_from_description
 
-__all__ = ["DatasetState", "Ledger", "Reservation"]
+__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation"]
 
 _GENESIS = "0" * 64
 _CLOSING = ("commit", "burn")
@@ -49,6 +49,7 @@ class DatasetState:
     total: PrivacyBudget
     spent: PrivacyProfile | None
     releases: dict[str, str]
+    details: dict[str, dict[str, Any]]
 
     @property
     def spent_epsilon(self) -> float:
@@ -62,21 +63,54 @@ class DatasetState:
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_epsilon": self.spent_epsilon,
             "spent": None if self.spent is None else self.spent.describe(),
-            "releases": self.releases,
+            "releases": [{**self.details[release], "last_step": step} for release, step in self.releases.items()],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a dataset has spent, and would have spent after one more release, at its total's delta."""
+
+    total: PrivacyBudget
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRecord:
+    """One release as the ledger knows it.
+
+    ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
+    ``cumulative`` composes everything charged up to and with it.
+    """
+
+    dataset: str
+    release: str
+    name: str
+    source: str
+    total: PrivacyBudget
+    last: str
+    reserved_at: str
+    cumulative: PrivacyProfile
+    manifest: str | None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is neither committed nor burned."""
+        return self.last not in _CLOSING
 
 
 class Ledger:
     """A budget book at a database URL; opening it creates its tables.
 
     ``master_key`` (32 bytes) wraps the release keys it stores; without one they are kept as they are, readable by whoever
-    reads the database.
+    reads the database. Without ``create``, a SQLite file that is not there is an error.
     """
 
-    def __init__(self, url: str, *, master_key: bytes | None = None) -> None:
+    def __init__(self, url: str, *, master_key: bytes | None = None, create: bool = True) -> None:
         if master_key is not None and len(master_key) != 32:
             raise LedgerError(f"the master key has {len(master_key)} bytes; give exactly 32")
-        self._engine = connect(url)
+        self._engine = connect(url, create=create)
         self._cipher = None if master_key is None else AESGCM(master_key)
         with _plain_errors():
             create_tables(self._engine)
@@ -116,9 +150,36 @@ class Ledger:
             total=total,
             spent=compose([(profile, 1) for profile in charged.values()]) if charged else None,
             releases={row.release: row.kind for row in rows if row.release},
+            details={
+                row.release: {name: facts.get(name) for name in ("name", "at", "output")}
+                | {"epsilon": charged[row.release].epsilon(total.delta)}
+                for row in rows
+                if row.kind == "reserve" and (facts := json.loads(row.body))
+            },
         )
 
-    def reserve(self, dataset: str, release: str, profile: PrivacyProfile) -> Reservation:
+    def forecast(
+        self,
+        dataset: str,
+        profile: PrivacyProfile,
+        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        contributions: int = 1,
+    ) -> Forecast:
+        """What one more release would make of a dataset's budget; raises as :meth:`reserve` would, charges nothing."""
+        with _plain_errors(), self._engine.begin() as connection:
+            total = _known_total(connection, dataset, lock=False)
+            rows = _rows(connection, dataset)
+        return _admit(dataset, total, rows, profile, adjacency, contributions)
+
+    def reserve(
+        self,
+        dataset: str,
+        release: str,
+        profile: PrivacyProfile,
+        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        contributions: int = 1,
+        facts: dict[str, Any] | None = None,
+    ) -> Reservation:
         """Charge ``profile`` to ``dataset`` for the release with this fingerprint, or refuse before anything is written.
 
         Guarantee: the composition of everything ever reserved stays within the total, however many processes race.
@@ -127,21 +188,69 @@ class Ledger:
         with _plain_errors(), self._engine.begin() as connection:
             total = _known_total(connection, dataset, lock=True)
             rows = _rows(connection, dataset)
-            charged = _charged(rows)
-            if release in charged:
+            if release in _charged(rows):
                 _check_same(rows, release, profile)
                 return Reservation(dataset, release, new=False)
             if connection.scalar(select(entries.c.dataset).where(entries.c.release == release).limit(1)) is not None:
-                raise LedgerError(f"release {release[:12]} belongs to another dataset; a fingerprint stands for one release")
-            after = compose([(part, 1) for part in (*charged.values(), profile)])
-            if not after.delta(total.epsilon) <= total.delta:
-                before = compose([(part, 1) for part in charged.values()]).epsilon(total.delta) if charged else 0.0
-                raise BudgetExceeded(
-                    f"dataset {dataset!r} has spent epsilon {before:.4g} of {total.epsilon:g} at delta {total.delta:g};"
-                    f" this release would make it {after.epsilon(total.delta):.4g}: give it a smaller epsilon, or release less"
-                )
-            _append(connection, dataset, release, "reserve", {"profile": profile.describe()})
+                raise LedgerError("the release belongs to another dataset; a fingerprint stands for one release")
+            _admit(dataset, total, rows, profile, adjacency, contributions)
+            unit = {"adjacency": str(adjacency), "contributions": contributions}
+            noted = {**(facts or {}), "profile": profile.describe(), **unit}
+            _append(connection, dataset, release, "reserve", noted)
             return Reservation(dataset, release, new=True)
+
+    def record(self, release: str) -> ReleaseRecord | None:
+        """A release's history, None when it was never reserved."""
+        _check_release(release)
+        with _plain_errors(), self._engine.begin() as connection:
+            dataset = connection.scalar(select(entries.c.dataset).where(entries.c.release == release).limit(1))
+            if dataset is None:
+                return None
+            total = _known_total(connection, dataset, lock=False)
+            rows = _rows(connection, dataset)
+        mine = [row for row in rows if row.release == release]
+        until = [row for row in rows if row.sequence <= mine[0].sequence]
+        noted = json.loads(mine[0].body)
+        return ReleaseRecord(
+            dataset=dataset,
+            release=release,
+            name=noted.get("name", release),
+            source=noted.get("source", ""),
+            total=total,
+            last=mine[-1].kind,
+            reserved_at=noted["at"],
+            cumulative=compose([(profile, 1) for profile in _charged(until).values()]),
+            manifest=next((json.loads(row.body).get("manifest") for row in mine if row.kind == "commit"), None),
+        )
+
+    def named(self, name: str) -> ReleaseRecord | None:
+        """The release that is published under ``name``, None when there is none."""
+        with _plain_errors(), self._engine.begin() as connection:
+            rows = connection.execute(select(entries.c.release, entries.c.body).where(entries.c.kind == "reserve")).all()
+        found = [row.release for row in rows if json.loads(row.body).get("name") == name]
+        return self.record(found[0]) if found else None
+
+    def windows(self, dataset: str, series: str) -> list[tuple[dict[str, Any], bool]]:
+        """The windows of a series that were charged and not burned, oldest first, each with whether it is still open."""
+        with _plain_errors(), self._engine.begin() as connection:
+            _known_total(connection, dataset, lock=False)
+            rows = _rows(connection, dataset)
+        last = {row.release: row.kind for row in rows}
+        noted = [(row.release, json.loads(row.body).get("window")) for row in rows if row.kind == "reserve"]
+        return [
+            (window, last[release] not in _CLOSING)
+            for release, window in noted
+            if window is not None and window.get("series") == series and last[release] != "burn"
+        ]
+
+    def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
+        """What was charged at or after a moment, composed; None when nothing was."""
+        with _plain_errors(), self._engine.begin() as connection:
+            _known_total(connection, dataset, lock=False)
+            rows = _rows(connection, dataset)
+        recent = [row for row in rows if datetime.fromisoformat(json.loads(row.body)["at"]) >= since - timedelta(seconds=1)]
+        charged = _charged(recent)
+        return compose([(profile, 1) for profile in charged.values()]) if charged else None
 
     def release_key(self, release: str) -> ReleaseKey:
         """The key of a reserved release: made at the first call, the same at every later one until it is closed."""
@@ -156,9 +265,9 @@ class Ledger:
             _append(connection, dataset, release, "key", {"wrapped": bool(wrapped)})
             return key
 
-    def commit(self, release: str) -> None:
-        """Close a published release and destroy its key. Again is fine."""
-        self._close_release(release, "commit", {})
+    def commit(self, release: str, manifest: str | None = None) -> None:
+        """Close a published release, note the digest of its manifest, and destroy its key. Again is fine."""
+        self._close_release(release, "commit", {} if manifest is None else {"manifest": manifest})
 
     def burn(self, release: str, reason: str) -> None:
         """Close a release that will never be published and destroy its key; its charge stays. Again is fine."""
@@ -181,7 +290,7 @@ class Ledger:
         _known_total(connection, dataset, lock=True)
         last = _last(connection, release)
         if last.kind in _CLOSING:
-            raise LedgerError(f"release {release[:12]} is closed by {last.kind}; a new release is a new charge")
+            raise LedgerError(f"the release is closed by {last.kind}; a new release is a new charge")
         return dataset
 
     def _wrap(self, release: str, secret: bytes) -> tuple[int, bytes]:
@@ -234,7 +343,7 @@ def _plain_errors() -> Iterator[None]:
 
 def _check_release(release: str) -> None:
     if len(release) != 64 or any(c not in "0123456789abcdef" for c in release):
-        raise LedgerError(f"release {release[:12]!r} is no fingerprint; give 64 lower-case hexadecimal digits")
+        raise LedgerError("this is no fingerprint of a release; give 64 lower-case hexadecimal digits")
 
 
 def _total(connection: Connection, name: str, *, lock: bool) -> PrivacyBudget | None:
@@ -246,7 +355,9 @@ def _total(connection: Connection, name: str, *, lock: bool) -> PrivacyBudget | 
 def _known_total(connection: Connection, name: str, *, lock: bool) -> PrivacyBudget:
     total = _total(connection, name, lock=lock)
     if total is None:
-        raise LedgerError(f"dataset {name!r} is not in the ledger; open it with its total budget first")
+        raise LedgerError(
+            f"dataset {name!r} is not in the ledger; open it with its total: `dpdask ledger init {name} --epsilon E --delta D`"
+        )
     return total
 
 
@@ -259,7 +370,7 @@ def _last(connection: Connection, release: str) -> Any:
     query = select(entries).where(entries.c.release == release).order_by(entries.c.sequence.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise LedgerError(f"release {release[:12]} is not reserved; reserve it before asking for its key")
+        raise LedgerError("the release is not reserved; reserve it before asking for its key")
     return row
 
 
@@ -268,13 +379,46 @@ def _charged(rows: list[Any]) -> dict[str, PrivacyProfile]:
     return {row.release: profile_from_description(json.loads(row.body)["profile"]) for row in rows if row.kind == "reserve"}
 
 
+def _admit(
+    dataset: str,
+    total: PrivacyBudget,
+    rows: list[Any],
+    profile: PrivacyProfile,
+    adjacency: Adjacency,
+    contributions: int,
+) -> Forecast:
+    """Refuse a profile that does not fit, or that speaks of other neighbours than the dataset's releases so far."""
+    for row in rows:
+        noted = json.loads(row.body) if row.kind == "reserve" else {}
+        spoken, held = noted.get("adjacency", str(adjacency)), noted.get("contributions", contributions)
+        if spoken != str(adjacency):
+            raise LedgerError(
+                f"dataset {dataset!r} is accounted under {spoken}; a release under {adjacency} cannot be added to it:"
+                f" use unit.adjacency: {spoken}"
+            )
+        if held != contributions:
+            raise LedgerError(
+                f"dataset {dataset!r} is accounted for units of up to {held} records; one of up to {contributions} cannot be"
+                f" added to it: use unit.max_contributions: {held}"
+            )
+    charged = list(_charged(rows).values())
+    before = compose([(part, 1) for part in charged]).epsilon(total.delta) if charged else 0.0
+    after = compose([(part, 1) for part in (*charged, profile)])
+    if not after.delta(total.epsilon) <= total.delta:
+        raise BudgetExceeded(
+            f"dataset {dataset!r} has spent epsilon {before:.4g} of {total.epsilon:g} at delta {total.delta:g};"
+            f" this release would make it {after.epsilon(total.delta):.4g}: give it a smaller epsilon, or release less"
+        )
+    return Forecast(total, before, after.epsilon(total.delta))
+
+
 def _check_same(rows: list[Any], release: str, profile: PrivacyProfile) -> None:
     """A reservation may be repeated only as it was, and only while the release is open."""
     mine = [row for row in rows if row.release == release]
     if json.loads(mine[0].body)["profile"] != json.loads(json.dumps(profile.describe())):
-        raise LedgerError(f"release {release[:12]} was reserved with another guarantee; a fingerprint stands for one release")
+        raise LedgerError("the release was reserved with another guarantee; a fingerprint stands for one release")
     if mine[-1].kind in _CLOSING:
-        raise LedgerError(f"release {release[:12]} is closed by {mine[-1].kind}; a new release is a new charge")
+        raise LedgerError(f"the release is closed by {mine[-1].kind}; a new release is a new charge")
 
 
 def _append(connection: Connection, dataset: str, release: str | None, kind: str, facts: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ _POSTGRES_TRIGGERS = [
 ]
 
 
-def connect(url: str) -> Engine:
+def connect(url: str, *, create: bool = True) -> Engine:
     """An engine whose transactions are serial per dataset: SQLite writes one at a time, PostgreSQL locks the dataset's row."""
     try:
         parsed = make_url(url)
@@ -100,6 +100,11 @@ def connect(url: str) -> Engine:
     path = Path(parsed.database)
     if not path.parent.is_dir():
         raise LedgerError(f"the ledger's folder {str(path.parent)!r} does not exist; create it first")
+    if not create and not path.exists():
+        raise LedgerError(
+            f"there is no ledger at {parsed.database!r}; check the path, or `dpdask ledger init DATASET --epsilon E --delta D"
+            f" --ledger sqlite:///{parsed.database}`"
+        )
     engine = create_engine(parsed, connect_args={"timeout": 120})
 
     @event.listens_for(engine, "connect")
