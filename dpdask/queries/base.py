@@ -1,0 +1,256 @@
+"""What every query knows: the shape of its answer, what one unit can change of it, and how noise is fitted to it."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from dpdask.errors import InvalidMechanism, InvalidSpec
+from dpdask.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
+from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
+from dpdask.noise.recipes import IidRecipe, Recipe, as_kronecker, fit_kronecker, fit_spherical
+from dpdask.privacy import Adjacency
+from dpdask.sensitivity import Body
+
+__all__ = [
+    "Answer",
+    "Box",
+    "Clip",
+    "Fitted",
+    "Floats",
+    "Integers",
+    "Query",
+    "Ranges",
+    "Reader",
+    "RecordRule",
+    "SummedQuery",
+    "fit_answer",
+    "kronecker_fit",
+]
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+Box = tuple[slice, ...]
+PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
+
+
+class Reader(Protocol):
+    """Whatever gives regions of the source."""
+
+    def read(self, box: Box) -> np.ndarray[Any, Any]:
+        """A region as a C-ordered array."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """Every record is shrunk to an l2 norm of at most ``norm``."""
+
+    norm: float
+    record_axis: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """Every entry is clamped to the range of its feature: one pair for all, or one per index of ``feature_axis``."""
+
+    pairs: tuple[tuple[float, float], ...]
+    feature_axis: int
+    record_axis: int | None
+
+    @property
+    def lows(self) -> tuple[float, ...]:
+        """The lower ends."""
+        return tuple(low for low, _ in self.pairs)
+
+    @property
+    def highs(self) -> tuple[float, ...]:
+        """The upper ends."""
+        return tuple(high for _, high in self.pairs)
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute value of an entry."""
+        return max(max(abs(low), abs(high)) for low, high in self.pairs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRule:
+    """How raw records become integers before they are summed: clipped or clamped, in steps of ``grid.step``."""
+
+    grid: Grid
+    record_axis: int
+    ranges: Ranges | None = None
+
+    def integers(self, block: np.ndarray[Any, Any], factors: Floats | None, offsets: tuple[int, ...]) -> Floats:
+        """The block as whole numbers of steps; ``offsets`` say where it begins, ``factors`` shrink clipped records."""
+        if self.ranges is None:
+            if factors is None:
+                factors = clip_factors(record_norms(block, record_axis=self.record_axis, step=self.grid.step), grid=self.grid)
+            return clipped_on_grid(block, step=self.grid.step, factors=factors, record_axis=self.record_axis)
+        low, high = [], []
+        for bottom, top in self.ranges.pairs:
+            inner = Grid.for_range(sigma=self.grid.step * self.grid.ratio, low=bottom, high=top, ratio=self.grid.ratio)
+            low.append(inner.low)
+            high.append(inner.high)
+        axis = self.ranges.feature_axis
+        return on_grid(
+            block,
+            step=self.grid.step,
+            low=_along(low, axis, offsets[axis], block.shape),
+            high=_along(high, axis, offsets[axis], block.shape),
+        )
+
+
+def _along(values: list[int], axis: int, start: int, shape: tuple[int, ...]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    part = np.array(values[start : start + shape[axis]], dtype=np.float64)
+    return part.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for records, if they are summed."""
+
+    recipe: Recipe
+    mu: float | None
+    records: RecordRule | None = None
+    unit: float = 1.0  # the value of an answer's integer 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(abc.ABC):
+    """A question to the source. ``divisor`` divides the noisy answer: post-processing."""
+
+    name: ClassVar[str]
+    source_shape: tuple[int, ...]
+    answer_shape: tuple[int, ...]
+    body: Body
+    bound: Clip | Ranges | None
+    norm_bound: float | None
+    max_contributions: int = 1
+    divisor: int = 1
+    symmetric: ClassVar[bool] = False
+    summed: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
+        """The noise on its grid; ``mu`` as calibrated, ``asked`` the steps per sigma the user insists on."""
+
+    def released_std(self, noise: Noise) -> float:
+        """The root mean square of a released entry's noise: divided as the answer is, quieter off a symmetrised diagonal."""
+        shrink = math.sqrt((self.answer_shape[0] + 1) / (2 * self.answer_shape[0])) if self.symmetric else 1.0
+        return noise.entry_std / self.divisor * shrink
+
+    def describe(self) -> dict[str, Any]:
+        """The query and the bound as JSON-ready facts; nothing of the data."""
+        facts: dict[str, Any] = {"name": self.name, "answer_shape": list(self.answer_shape)}
+        if self.divisor != 1:
+            facts["divisor"] = self.divisor
+        return facts
+
+    def describe_bound(self) -> dict[str, Any]:
+        """How far one record reaches, and how that is enforced."""
+        match self.bound:
+            case Clip(norm=norm):
+                return {"kind": "l2-clip", "norm": norm, "enforced": True}
+            case Ranges(pairs=pairs):
+                return {"kind": "ranges", "ranges": [list(pair) for pair in pairs], "enforced": True}
+            case _:
+                return {"kind": "none", "enforced": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedQuery(Query):
+    """A query whose answer is an integer sum over records, partial sums added in any order."""
+
+    summed: ClassVar[bool] = True
+    record_axis: int
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return self.source_shape[self.record_axis]
+
+    @property
+    def public_records(self) -> int:
+        """The number of records where it is public, else one number for all: no published figure may depend on it."""
+        if self.body.adjacency is Adjacency.REPLACE_ONE:
+            return self.records
+        if self.records > PRIVATE_COUNT:
+            raise InvalidSpec(
+                "the source has more than the 2^30 records that add-remove-one releases allow; release parts of it"
+            )
+        return PRIVATE_COUNT
+
+    @abc.abstractmethod
+    def partial(self, source: Reader, fitted: Fitted, answer_box: Box, records: slice, factors: Floats | None) -> Integers:
+        """The sum over some records of a region of the answer, in integers."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of an integer answer: no entry exceeds ``largest`` steps of ``unit``, however many records are private."""
+
+    largest: int
+    unit: float
+
+
+def fit_answer(
+    noise: Noise, *, answer: Answer, mu: float | None, asked: int | None, records: RecordRule | None, ratio: float
+) -> Fitted:
+    """Noise for an exact integer answer. i.i.d. noise has the answer's own unit as its step: nothing is rounded."""
+    if answer.largest >= 2**50:
+        raise InvalidSpec(
+            f"the answer may reach {answer.largest:.3g} grid steps, more than 2^50; release fewer records or a coarser grid"
+        )
+    reach = answer.largest * answer.unit
+    match noise:
+        case IidNoise():
+            grid = Grid(step=answer.unit, ratio=ratio, low=-(2**50), high=2**50)  # bounds that tell nothing of the data
+            return Fitted(recipe=IidRecipe(noise=noise, grid=grid), mu=mu, records=records, unit=answer.unit)
+        case KroneckerNoise():
+            order = len(noise.factors)
+            recipe, real = fit_kronecker(
+                noise, mu=_known(mu), low=[-reach] * order, high=[reach] * order, record_axis=None, clipping=None, asked=asked
+            )
+            return Fitted(recipe=recipe, mu=real, records=records, unit=answer.unit)
+        case SphericalNoise():
+            spherical = fit_spherical(noise, low=-reach, high=reach, record_axis=None, clipping=None)
+            return Fitted(recipe=spherical, mu=None, records=records, unit=answer.unit)
+    raise InvalidMechanism(f"noise {type(noise).__name__} cannot be fitted; use i.i.d., Kronecker or spherical noise")
+
+
+def _known(mu: float | None) -> float:
+    if mu is None or not math.isfinite(mu):
+        raise InvalidMechanism("Gaussian noise without its mu cannot be fitted; calibrate it first")
+    return mu
+
+
+def kronecker_fit(
+    noise: IidNoise | KroneckerNoise,
+    *,
+    mu: float | None,
+    low: list[Any],
+    high: list[Any],
+    record_axis: int | None,
+    clipping: Grid | None,
+    asked: int | None,
+    contributions: int = 1,
+) -> Fitted:
+    """Gaussian noise on a whitened grid."""
+    recipe, real = fit_kronecker(
+        as_kronecker(noise),
+        mu=_known(mu),
+        low=low,
+        high=high,
+        record_axis=record_axis,
+        clipping=clipping,
+        asked=asked,
+        contributions=contributions,
+    )
+    return Fitted(recipe=recipe, mu=real)
