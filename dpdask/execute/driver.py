@@ -1,0 +1,426 @@
+"""A plan on a Dask cluster: tiles as bounded futures on one client. Only facts reach the driver.
+
+Un-noised blocks stay inside one task; partial norms and sums pass between tasks, sealed, on workers that do not spill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import ipaddress
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from dpdask.errors import ClusterError, DpdaskError
+from dpdask.execute import tasks
+from dpdask.noise.stream import ReleaseKey
+from dpdask.planning import Component, ReleasePlan, needs_norm_pass
+from dpdask.privacy import Adjacency
+from dpdask.queries import Clip, SummedQuery
+from dpdask.spec.release import ComputeSection
+from dpdask.store import ChunkRecord, Staging
+from dpdask.tiling import Index
+
+__all__ = ["OnProgress", "Prepared", "Progress", "compute_directions", "connect", "prepare", "verify", "write"]
+
+_FAN_IN = 8
+_NEVER_SPILL = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+_configuring = threading.Lock()
+_PATIENCE = 120  # seconds without a single worker
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a stage is, in write units or tasks."""
+
+    stage: str
+    done: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@contextlib.contextmanager
+def connect(compute: ComputeSection, client: Any = None) -> Iterator[Any]:
+    """A client of the cluster that ``compute`` names, or the caller's own, checked for trust."""
+    if client is not None:
+        _check_trust(client.scheduler.address, compute)
+        _check_workers(client)
+        with client.as_current():
+            yield client
+        return
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(_client(compute, stack))
+        _check_workers(found)
+        with found.as_current():
+            yield found
+
+
+def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
+    import dask.config
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
+
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    security = None
+    if compute.tls is not None:
+        security = Security(
+            tls_ca_file=compute.tls.ca_file,
+            tls_client_cert=compute.tls.cert_file,
+            tls_client_key=compute.tls.key_file,
+            require_encryption=True,
+        )
+    if compute.cluster == "local":
+        with _configuring, dask.config.set(_NEVER_SPILL):  # workers read it when they are made; it is the whole process'
+            cluster = LocalCluster(
+                n_workers=compute.workers,
+                threads_per_worker=compute.threads,
+                processes=compute.workers > 1,
+                memory_limit=compute.memory if compute.workers > 1 and compute.memory else 0,
+                dashboard_address="127.0.0.1:0",  # the scheduler serves pages whether one wants them or not
+                security=compute.workers > 1 or None,  # loopback too is encrypted between processes
+                silence_logs=logging.CRITICAL,
+            )
+        stack.enter_context(contextlib.closing(cluster))
+        return Client(cluster, set_as_default=False)
+    if "://" in compute.cluster:
+        _check_trust(compute.cluster, compute)
+        try:
+            return Client(compute.cluster, security=security, timeout=10, set_as_default=False)
+        except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
+            kind = type(error).__name__
+        raise ClusterError(
+            f"the scheduler at {compute.cluster} cannot be reached ({kind}); start it, or check compute.cluster and compute.tls"
+        )
+    module, _, name = compute.cluster.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise ClusterError(
+            f"compute.cluster={compute.cluster!r} is neither local, nor an address, nor an importable package.module:factory"
+        ) from None
+    try:
+        cluster = factory(**compute.cluster_options)
+    except Exception as error:
+        raise ClusterError(f"the cluster factory failed ({type(error).__name__}); check compute.cluster_options") from None
+    stack.enter_context(contextlib.closing(cluster))
+    _check_trust(cluster.scheduler_address, compute)
+    return Client(cluster, set_as_default=False)
+
+
+def _check_trust(address: str, compute: ComputeSection) -> None:
+    """Data and keys go to loopback or over TLS, unless the spec says otherwise in so many words."""
+    parts = urlsplit(address)
+    if parts.scheme in ("inproc", "tls", "wss") or compute.allow_unencrypted_cluster:
+        return
+    host = parts.hostname or ""
+    with contextlib.suppress(ValueError):
+        if parts.scheme in ("tcp", "ws") and (host == "localhost" or ipaddress.ip_address(host).is_loopback):
+            return
+    raise ClusterError(
+        f"the cluster at {address} does not encrypt: raw values and keys would cross the network; use tls:// with compute.tls,"
+        " or set compute.allow_unencrypted_cluster: true"
+    )
+
+
+def _check_workers(client: Any) -> None:
+    """Workers are there, run this version of dpdask, and never write what they hold to disk."""
+    try:
+        client.wait_for_workers(1, timeout=60)
+        found = client.run(tasks.worker_facts)
+    except TimeoutError:
+        found = None
+    except Exception as error:
+        raise ClusterError(
+            f"the workers cannot run dpdask ({type(error).__name__}); install the same version of dpdask on every worker"
+        ) from None
+    if not found:
+        raise ClusterError("the cluster has no workers after 60 seconds; start some")
+    mine = importlib.metadata.version("dpdask")
+    for facts in found.values():
+        if facts["dpdask"] != mine:
+            raise ClusterError(f"a worker runs dpdask {facts['dpdask']}, this is {mine}; install the same version everywhere")
+        if facts["spills"]:
+            raise ClusterError(
+                "a worker may spill to disk, where raw values would stay; set distributed.worker.memory.target and .spill to"
+                " false in its Dask configuration"
+            )
+
+
+@dataclass(kw_only=True)
+class Prepared:
+    """What was computed before anything is charged: clip factors by range of records, and exact answers by tile."""
+
+    clips: list[tuple[int, int, Any]] = field(default_factory=list)
+    answers: dict[Index, Any] = field(default_factory=dict)
+
+
+def prepare(client: Any, plan: ReleasePlan, component: Component, on_progress: OnProgress) -> Prepared:
+    """Check that the source can be read, and compute norms and sums, before the release is charged."""
+    plan.source.check_sizes()
+    query = component.query
+    prepared = Prepared()
+    if needs_norm_pass(component):
+        prepared.clips = _clip_factors(client, plan, component, on_progress)
+    if isinstance(query, SummedQuery):
+        prepared.answers = _answers(client, plan, component, query, prepared, on_progress)
+    elif not prepared.clips and not plan.source.plain:
+        whole = tuple(slice(0, n) for n in plan.source.shape)
+        boxes = list(plan.source.boxes(whole, plan.spec.compute.task_size))
+        calls = ((tasks.check_source, (plan.source, [box])) for box in boxes)
+        for done, _ in enumerate(_run(client, calls), 1):
+            on_progress(Progress("check source", done, len(boxes)))
+    return prepared
+
+
+def _record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
+    """Ranges of records, whole tiles each, of about the size of a task."""
+    shape = plan.source.shape
+    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
+    record_bytes = int(np.prod([n for i, n in enumerate(shape) if i != axis])) * np.dtype(plan.source.dtype).itemsize
+    many = max(1, plan.spec.compute.task_size // max(1, record_bytes * step)) * step
+    return [slice(first, min(first + many, shape[axis])) for first in range(0, shape[axis], many)]
+
+
+def _clip_factors(client: Any, plan: ReleasePlan, component: Component, on_progress: OnProgress) -> list[tuple[int, int, Any]]:
+    """Partial norms over regions, added up per range of records, as futures of clip factors."""
+    bound = component.query.bound
+    assert isinstance(bound, Clip)
+    grid = component.fitted.recipe.clip_grid or (component.fitted.records and component.fitted.records.grid)
+    axis, found, waiting = bound.record_axis, [], []
+    for records in _record_batches(plan, component, axis):
+        region = tuple(records if i == axis else slice(0, n) for i, n in enumerate(plan.source.shape))
+        parts = [
+            _submit(client, tasks.norms_part, plan.source, box, axis, grid)
+            for box in plan.source.boxes(region, plan.spec.compute.task_size)
+        ]
+        factors = _submit(client, tasks.clip_part, grid, records, *parts)
+        found.append((records.start, records.stop, factors))
+        waiting.append(factors)
+        if len(waiting) >= 4 * _window(client):
+            _settle(client, waiting)
+            waiting.clear()
+            if not _private_count(component):
+                total = -(-plan.source.shape[axis] // (records.stop - records.start))
+                on_progress(Progress("norms", len(found), total))
+    _settle(client, waiting)
+    on_progress(Progress("norms", 1, 1))
+    return found
+
+
+def _private_count(component: Component) -> bool:
+    """Whether the number of records is private, so that not even progress may show it."""
+    return component.query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+
+
+def _answers(
+    client: Any,
+    plan: ReleasePlan,
+    component: Component,
+    query: SummedQuery,
+    prepared: Prepared,
+    on_progress: OnProgress,
+) -> dict[Index, Any]:
+    """Exact sums by tile as futures: partial sums over ranges of records, added up in a tree on the workers."""
+    axis = query.record_axis
+    ranges: list[tuple[slice, Any]] = [(slice(a, b), future) for a, b, future in prepared.clips] or [
+        (records, None) for records in _record_batches(plan, component, axis)
+    ]
+    whole = tuple(slice(0, n) for n in query.answer_shape)
+    by_tile = query.name != "histogram"  # all bins of a histogram are counted in one go
+    indices = list(component.tiling.indices()) if by_tile else [(0,) * len(whole)]
+    answers: dict[Index, Any] = {}
+    for done, index in enumerate(indices, 1):
+        box = component.tiling.box(index) if by_tile else whole
+        parts: list[Any] = []
+        for records, factors in ranges:
+            parts.append(_submit(client, tasks.sum_part, query, component.fitted, plan.source, box, records, factors))
+            if len(parts) >= _FAN_IN * _window(client):
+                parts = [_total(client, parts)]
+                _settle(client, parts)
+        answers[index] = _total(client, parts)
+        if done % _window(client) == 0:
+            _settle(client, [answers[index]])
+            on_progress(Progress("sums", done, len(indices)))
+    _settle(client, list(answers.values()))
+    on_progress(Progress("sums", len(indices), len(indices)))
+    return answers if by_tile else dict.fromkeys(component.tiling.indices(), answers[indices[0]])
+
+
+def _total(client: Any, parts: list[Any]) -> Any:
+    while len(parts) > 1:
+        groups = [parts[first : first + _FAN_IN] for first in range(0, len(parts), _FAN_IN)]
+        parts = [_submit(client, tasks.add_up, *group) for group in groups]
+    return parts[0]
+
+
+def compute_directions(
+    client: Any, plan: ReleasePlan, prepared: Prepared, key: ReleaseKey, on_progress: OnProgress
+) -> list[list[float]]:
+    """The eigenvectors of the DP covariance, one per row, strongest first: public from here on."""
+    assert plan.directions is not None
+    job = _job(plan, plan.directions, key, Staging.of(plan.output))
+    [answer] = prepared.answers.values()
+    [noisy] = _run(client, [(tasks.noisy_answer, (job, answer))])
+    _, vectors = np.linalg.eigh(noisy)
+    on_progress(Progress("directions", 1, 1))
+    found: list[list[float]] = np.ascontiguousarray(vectors[:, ::-1].T).tolist()
+    return found
+
+
+def _job(plan: ReleasePlan, component: Component, key: ReleaseKey, staging: Staging) -> tasks.TileJob:
+    return tasks.TileJob(
+        source=plan.source,
+        staging=staging,
+        layout=plan.layout,
+        tiling=component.tiling,
+        query=component.query,
+        fitted=component.fitted,
+        key=key.travelling(),
+        fingerprint=plan.fingerprint,
+        component=component.name,
+    )
+
+
+def write(
+    client: Any,
+    plan: ReleasePlan,
+    component: Component,
+    prepared: Prepared,
+    key: ReleaseKey,
+    staging: Staging,
+    done: set[str],
+    on_progress: OnProgress,
+) -> Iterator[list[ChunkRecord]]:
+    """Release every tile that is not done yet; yields the records of finished tiles as they come."""
+    tiling = component.tiling
+    total = int(np.prod(plan.layout.units))
+    missing = [
+        index
+        for index in tiling.indices()
+        if not done or any(plan.layout.key(unit) not in done for unit in tiling.owned(index))
+    ]
+    finished = total - sum(1 for index in missing for _ in tiling.owned(index))
+    on_progress(Progress("tiles", finished, total))
+    job = _job(plan, component, key, staging)
+    calls = ((tasks.write_tiles, (job, *batch)) for batch in _batches(client, plan, component, prepared, missing))
+    for records in _run(client, calls):
+        finished += len(records)
+        yield records
+        on_progress(Progress("tiles", finished, total))
+
+
+def _batches(
+    client: Any, plan: ReleasePlan, component: Component, prepared: Prepared, missing: list[Index]
+) -> Iterator[tuple[Any, ...]]:
+    """Tiles in tasks: small ones together, up to the size of a task, but enough tasks for every thread."""
+    if prepared.answers:
+        for index in missing:
+            yield [index], 0, None, prepared.answers[index]
+        return
+    bound = component.query.bound
+    most = max(1, plan.spec.compute.task_size // max(1, plan.tile_bytes))
+    most = max(1, min(most, len(missing) // (4 * _window(client)) or 1))
+    if not prepared.clips:
+        for first in range(0, len(missing), most):
+            yield missing[first : first + most], 0, None, None
+        return
+    assert isinstance(bound, Clip)
+    starts = [start for start, _, _ in prepared.clips]
+    grouped: dict[int, list[Index]] = {}
+    for index in missing:
+        record = component.tiling.box(index)[bound.record_axis].start
+        grouped.setdefault(int(np.searchsorted(starts, record, side="right")) - 1, []).append(index)
+    for group, indices in grouped.items():
+        start, _, factors = prepared.clips[group]
+        for first in range(0, len(indices), most):
+            yield indices[first : first + most], start, factors, None
+
+
+def verify(
+    client: Any, plan: ReleasePlan, staging: Staging, records: dict[str, ChunkRecord], on_progress: OnProgress
+) -> list[str]:
+    """Read every staged unit again: the keys of those that are missing or damaged."""
+    layout = plan.layout
+    units = [(index, records[layout.key(index)]) for index in layout.indices()]
+    most = max(1, min(4 * plan.spec.compute.task_size // max(1, layout.unit_bytes), len(units) // (4 * _window(client)) or 1))
+    pieces = [units[first : first + most] for first in range(0, len(units), most)]
+    bad: list[str] = []
+    for done, found in enumerate(_run(client, ((tasks.check_units, (staging, layout, piece)) for piece in pieces)), 1):
+        bad += found
+        on_progress(Progress("verify", min(done * most, len(units)), len(units)))
+    return bad
+
+
+def _window(client: Any) -> int:
+    """How many tasks may run at once."""
+    threads: dict[str, int] = client.nthreads()
+    return max(1, sum(threads.values()))
+
+
+def _submit(client: Any, function: Callable[..., Any], *args: Any) -> Any:
+    return client.submit(function, *args, pure=False, retries=2)
+
+
+def _run(client: Any, calls: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Any]:
+    """Results as they come, with a bounded number of tasks under way; finished ones are forgotten at once."""
+    pending: set[Any] = set()
+    window = 3 * _window(client)
+    try:
+        for function, args in calls:
+            pending.add(_submit(client, function, *args))
+            while len(pending) >= window:
+                for future in _first_done(client, pending):
+                    pending.discard(future)
+                    yield _result(future)
+        while pending:
+            for future in _first_done(client, pending):
+                pending.discard(future)
+                yield _result(future)
+    finally:
+        if pending:
+            client.cancel(list(pending), force=True)
+
+
+def _settle(client: Any, futures: list[Any]) -> None:
+    """Wait for futures whose results stay on the workers; raise the first error."""
+    left = set(futures)
+    while left:
+        for future in _first_done(client, left):
+            left.discard(future)
+            if future.status != "finished":
+                _result(future)
+
+
+def _first_done(client: Any, pending: set[Any]) -> list[Any]:
+    """Wait until something is done; give up when no worker has been there for a while."""
+    from distributed import wait
+
+    idle = 0
+    while True:
+        with contextlib.suppress(TimeoutError):
+            done = list(wait(list(pending), timeout=10, return_when="FIRST_COMPLETED").done)
+            if done:
+                return done
+        idle = 0 if client.nthreads() else idle + 10
+        if client.status not in ("running", "connecting") or idle >= _PATIENCE:
+            raise ClusterError("the cluster is gone or has no workers left; start it again and `dpdask resume`")
+
+
+def _result(future: Any) -> Any:
+    """A result, or one of our errors; what else went wrong is named by its kind alone."""
+    try:
+        return future.result()
+    except DpdaskError as error:
+        kind, text = type(error), str(error)
+    except Exception as error:
+        kind, text = ClusterError, f"a task was lost ({type(error).__name__}); `dpdask resume` tries again"
+    raise kind(text)

@@ -1,0 +1,105 @@
+"""Published releases: open one, read its card, and recompute what it says of itself."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpdask.errors import StoreError, VerificationFailed
+from dpdask.ledger import Ledger
+from dpdask.mechanisms.gaussian import gaussian_mu
+from dpdask.metadata import ReleaseCard, card_from_attributes
+from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
+from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
+from dpdask.sensitivity import body_from_description
+from dpdask.store import Place, digest_of, open_group, place_at, read_chunk_records
+
+__all__ = ["open_release", "published_card", "read_card", "verify_release"]
+
+
+def published_card(output: Place, name: str) -> ReleaseCard | None:
+    """The card of the output, if it is this very release."""
+    if output.read("zarr.json") is None:
+        return None
+    try:
+        card = card_from_attributes(dict(open_group(output).attrs))
+    except (VerificationFailed, StoreError):
+        return None
+    return card if card.release == name else None
+
+
+def read_card(url: str, options: dict[str, Any] | None = None) -> ReleaseCard:
+    """The release card of a published group."""
+    return card_from_attributes(dict(open_group(place_at(url, options)).attrs))
+
+
+def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
+    """A published release as an xarray.DataArray; without xarray, the pair (zarr array, release card)."""
+    place = place_at(url, options)
+    card = card_from_attributes(dict(open_group(place).attrs))
+    try:
+        import xarray
+    except ModuleNotFoundError:
+        return open_group(place)[card.released.array], card
+    return xarray.open_zarr(place.zarr_store(), consolidated=True)[card.released.array]
+
+
+def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None) -> ReleaseCard:
+    """Recompute what a release says of itself: schema, every chunk, digest, guarantee; with a ledger, that it was committed.
+
+    Raises :class:`VerificationFailed` at the first thing that does not hold.
+    """
+    place = place_at(url, options)
+    group = open_group(place)
+    card = card_from_attributes(dict(group.attrs))
+    _check_chunks(place, card)
+    array = group[card.released.array]
+    if list(array.shape) != card.released.shape or str(array.dtype) != card.released.dtype:
+        raise VerificationFailed("the array's shape or dtype is not the one on the card")
+    _check_guarantee(card)
+    if ledger is not None:
+        record = ledger.named(card.release)
+        if record is None or record.last != "commit":
+            raise VerificationFailed("the ledger does not know the release as committed; ask its curator")
+        if record.manifest != card.manifest.digest:
+            raise VerificationFailed("the ledger committed another manifest; the array was changed after publication")
+    return card
+
+
+def _check_chunks(place: Place, card: ReleaseCard) -> None:
+    records = read_chunk_records(place)
+    if len(records) != card.manifest.chunks:
+        raise VerificationFailed(f"{len(records)} chunks are stored, the card says {card.manifest.chunks}")
+    if digest_of(records) != card.manifest.digest:
+        raise VerificationFailed("the stored chunks are not those that were published: the manifest digest differs")
+
+
+def _check_guarantee(card: ReleaseCard) -> None:
+    """The numbers on the card follow from the parameters on it."""
+    claimed, verified = card.guarantee.claimed, card.guarantee.verified
+    profile = profile_from_description({"name": verified.name, "configuration": verified.configuration})
+    found = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
+    said = verified.epsilon_at_delta, verified.delta_at_epsilon
+    if not all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-300) for a, b in zip(found, said, strict=True)):
+        raise VerificationFailed("the verified guarantee does not follow from the profile on the card")
+    if card.guarantee.certified != (found[1] <= claimed.delta):
+        raise VerificationFailed("the card's verdict does not follow from its own numbers")
+    if "configuration" not in card.noise or card.composition.steps > 1 or card.composition.sampling_rate is not None:
+        return
+    noise, body = noise_from_description(card.noise), body_from_description(card.sensitivity.body)
+    if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=1e-9):
+        raise VerificationFailed("the sensitivity on the card is not that of its body")
+    query = card.query["name"]
+    shrink = math.sqrt((card.released.shape[0] + 1) / (2 * card.released.shape[0])) if query == "covariance" else 1.0
+    if not math.isclose(noise.entry_std / card.query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=1e-9):
+        raise VerificationFailed("the noise level on the card does not follow from its noise")
+    if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile):
+        same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
+        enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
+    elif isinstance(noise, IidNoise | KroneckerNoise):  # directions found on the way come on top
+        limit = profile.mu if isinstance(profile, GaussianProfile) else math.inf
+        enough = gaussian_mu(noise, body) <= limit * (1 + 1e-9)
+    else:
+        enough = False
+    if not enough:
+        raise VerificationFailed("the noise on the card is smaller than its guarantee needs")

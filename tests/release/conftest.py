@@ -1,0 +1,118 @@
+"""A folder with a source, a ledger and a spec that works; tests change one thing at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+import zarr
+
+from dpdask import PrivacyBudget, execute
+from dpdask.ledger import Ledger
+from dpdask.noise.stream import ReleaseKey
+from dpdask.planning import ReleasePlan, make_plan
+from dpdask.releasing import Receipt, release
+from dpdask.spec import parse_release_spec
+from dpdask.store import Staging
+
+KEY = bytes(range(32))
+
+
+@dataclasses.dataclass
+class Workspace:
+    """Where a test's release happens."""
+
+    folder: Path
+
+    @property
+    def ledger_url(self) -> str:
+        return f"sqlite:///{self.folder}/ledger.db"
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.ledger_url)
+
+    def source(self, values: Any, name: str = "x", file: str = "source.zarr", **options: Any) -> Path:
+        array = np.asarray(values)
+        options.setdefault("chunks", array.shape)
+        zarr.create_array(self.folder / file, name=name, data=array, overwrite=True, **options)
+        return self.folder / file
+
+    def spec(self, **changes: Any) -> dict[str, Any]:
+        base: dict[str, Any] = {
+            "source": {"url": str(self.folder / "source.zarr"), "array": "x"},
+            "output": {"url": str(self.folder / "out.zarr")},
+            "unit": {"record_axis": 0, "l2_clip_norm": 1.0},
+            "query": "identity",
+            "privacy": {"epsilon": 1.0, "delta": 1e-5},
+            "mechanism": "analytic-gaussian",
+            "budget": {"ledger": self.ledger_url, "dataset": "people"},
+            "compute": {"threads": 2},
+        }
+        return {**base, **changes}
+
+    def write_spec(self, **changes: Any) -> Path:
+        path = self.folder / "spec.yaml"
+        path.write_text(yaml.safe_dump(self.spec(**changes)))
+        return path
+
+    def release(self, on_progress: Any = None, **changes: Any) -> Receipt:
+        return release(self.spec(**changes), on_progress=on_progress)
+
+    def values(self, file: str = "out.zarr", array: str = "data") -> np.ndarray[Any, Any]:
+        return np.asarray(zarr.open_array(self.folder / file / array, mode="r")[...])
+
+    def left_behind(self) -> list[str]:
+        """What lies in the folder beyond the source and the ledger."""
+        return sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(("source.zarr", "ledger.db", "spec.yaml")))
+
+    def spent(self) -> float:
+        return self.ledger.state("people").spent_epsilon
+
+    def staged(self, **changes: Any) -> dict[str, bytes]:
+        """The staged chunks of a release drawn with one fixed key and fingerprint, whatever computes it."""
+        return staged_bytes(make_plan(parse_release_spec(self.spec(**changes))))
+
+    def staged_values(self, **changes: Any) -> np.ndarray[Any, Any]:
+        """The array of :meth:`staged`."""
+        plan = make_plan(parse_release_spec(self.spec(**changes)))
+        found = staged_bytes(plan)
+        out = np.empty(plan.layout.shape, plan.layout.dtype)
+        for index in plan.layout.indices():
+            stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(plan.layout.unit)
+            box = plan.layout.box(index)
+            out[box] = stored[tuple(slice(0, part.stop - part.start) for part in box)]
+        return out
+
+
+def staged_bytes(plan: ReleasePlan, fingerprint: str = "ab" * 32, client: Any = None) -> dict[str, bytes]:
+    """Run every task of a release with a fixed key; what is staged is removed again."""
+    plan = dataclasses.replace(plan, fingerprint=fingerprint)
+    staging = Staging.of(plan.output)
+    quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
+    try:
+        with execute.connect(plan.spec.compute, client) as cluster:
+            prepared = execute.prepare(cluster, plan, plan.data, quiet)
+            key = ReleaseKey(KEY)
+            for _ in execute.write(cluster, plan, plan.data, prepared, key, staging, set(), quiet):
+                pass
+        return {name: staging.data.read(name) or b"" for name, _, _ in staging.data.listing()}
+    finally:
+        shutil.rmtree(staging.control.path, ignore_errors=True)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    made = Workspace(tmp_path)
+    made.ledger.open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
+    return made
+
+
+def people(count: int = 60, features: int = 8, seed: int = 1) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).standard_normal((count, features)) * 0.2

@@ -1,0 +1,233 @@
+"""User mistakes on the command line: one line with the way out, an exit code, nothing charged, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+import zarr
+from click.testing import CliRunner, Result
+
+from dpdask.cli import main
+from dpdask.ledger import Ledger
+from dpdask.privacy import PrivacyBudget
+from tests.release.conftest import Workspace, people
+
+
+def run(space: Workspace, *arguments: str, **changes: Any) -> Result:
+    spec = space.write_spec(**changes)
+    return CliRunner().invoke(main, [*(arguments or ("run",)), str(spec)])
+
+
+def refused(space: Workspace, result: Result, text: str, code: int = 2) -> None:
+    assert result.exit_code == code, result.output
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert text in errors[0]
+    assert "Traceback" not in result.output
+    assert space.spent() == 0
+    assert space.left_behind() == []
+
+
+DTYPES: list[tuple[str, Any, str]] = [
+    ("complex", np.zeros((6, 2), "c16"), "complex"),
+    ("bool", np.zeros((6, 2), bool), "boolean"),
+    ("string", np.array([["a", "b"]] * 6), "only real numbers"),
+    ("datetime", np.zeros((6, 2), "M8[s]"), "datetime"),
+    ("structured", np.zeros((6, 2), [("a", "f4"), ("b", "i4")]), "structured"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "text"), DTYPES)
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.filterwarnings("ignore::zarr.core.dtype.common.UnstableSpecificationWarning")
+def test_arrays_that_are_no_real_numbers_are_refused(space: Workspace, name: str, values: Any, text: str) -> None:
+    version = 2 if name in ("datetime", "structured") else 3
+    array = zarr.create_array(
+        space.folder / "source.zarr", name="x", shape=values.shape, chunks=(3, 2), dtype=values.dtype, zarr_format=version
+    )
+    array[...] = values
+    refused(space, run(space), text)
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"source": {"url": "nowhere.zarr", "array": "x"}}, "does not exist"),
+    ({"source": {"url": "SOURCE", "array": "y"}}, "array 'y'"),
+    ({"source": {"url": "SOURCE"}}, "no array at the root"),
+    ({"source": {"url": "ftp://x/y"}}, "ftp:// is no store"),
+    ({"output": {"url": "SOURCE"}}, "publish somewhere else"),
+    ({"output": {"url": "/proc/nothing/here.zarr"}}, "cannot write"),
+    ({"output": {"url": "OUT", "array": "../up"}}, "output.array"),
+    ({"unit": {"record_axis": 7, "l2_clip_norm": 1.0}}, "record_axis=7"),
+    ({"unit": {"record_axis": 0, "ranges": [[0, 1], [0, 1]]}}, "2 ranges do not fit"),
+    ({"unit": {"record_axes": 0, "l2_clip_norm": 1.0}}, "did you mean 'record_axis'?"),
+    ({"compute": {"cluster": "tcp://127.0.0.1:9"}}, "cannot be reached"),
+    ({"compute": {"cluster": "tcp://192.0.2.7:8786"}}, "does not encrypt"),
+    ({"compute": {"cluster": "no.such.module:factory"}}, "importable"),
+    ({"compute": {"task_size": "many"}}, "no size"),
+    ({"mechanism": "gaussian-ish"}, "choose one of"),
+    ({"query": "median"}, "choose one of identity, sum"),
+    ({"query": {"name": "declared"}}, "query.l2_sensitivity is missing"),
+    ({"privacy": {"epsilon": 0, "delta": 1e-5}}, "epsilon=0"),
+    ({"noise": {"steps_per_sigma": 1000}}, "power of two"),
+    ({"publish": {"coordinates": ["nope"]}}, "no array 'nope'"),
+    ({"publish": {"attributes": ["nope"]}}, "no attribute 'nope'"),
+    ({"budget": {"dataset": "strangers", "ledger": "LEDGER"}}, "not in the ledger"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), MISTAKES, ids=[text for _, text in MISTAKES])
+def test_mistakes_get_one_line_with_the_way_out(space: Workspace, changes: dict[str, Any], text: str) -> None:
+    space.source(people(), chunks=(20, 8))
+    names = {"SOURCE": str(space.folder / "source.zarr"), "OUT": str(space.folder / "out.zarr"), "LEDGER": space.ledger_url}
+    placed = {
+        section: {key: names.get(value, value) if isinstance(value, str) else value for key, value in given.items()}
+        if isinstance(given, dict)
+        else given
+        for section, given in changes.items()
+    }
+    refused(space, run(space, **placed), text)
+
+
+def test_an_output_that_exists_is_refused(space: Workspace) -> None:
+    space.source(people())
+    (space.folder / "source.zarr-out").mkdir()
+    refused(space, run(space, output={"url": f"{space.folder}/source.zarr-out"}), "replaces nothing")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small filesystem")
+def test_a_disk_that_is_too_small_is_found_before_anything_is_charged(space: Workspace) -> None:
+    small = space.folder / "source.zarr-small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(small)], capture_output=True)
+    if mounted.returncode != 0:  # no right to mount here: a file of quota size would not test the same thing
+        pytest.skip("mounting is not allowed here")
+    try:
+        space.source(np.zeros((1000, 1000)), chunks=(100, 1000))
+        refused(space, run(space, output={"url": f"{small}/out.zarr"}), "MB left")
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small filesystem")
+def test_a_disk_that_fills_up_on_the_way_leaves_a_release_to_resume(space: Workspace) -> None:
+    small = space.folder / "source.zarr-small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(small)], capture_output=True).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        space.source(np.zeros((1000, 1000)), chunks=(50, 1000))
+        from dpdask.errors import StoreError
+        from dpdask.published import verify_release
+        from dpdask.releasing import resume
+
+        def fill(progress: Any) -> None:
+            if progress.stage == "key":
+                (small / "filler").write_bytes(bytes(8 * 10**6))
+
+        where = {"output": {"url": f"{small}/out.zarr"}}
+        with pytest.raises(StoreError, match="disk is full"):
+            space.release(on_progress=fill, **where)
+        (small / "filler").unlink()
+        resume(space.spec(**where))
+        verify_release(f"{small}/out.zarr", ledger=space.ledger)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+@pytest.mark.parametrize("codec", ["none", "zstd", "crc32c"])
+def test_a_corrupt_source_chunk_is_found_before_anything_is_charged(space: Workspace, damage: str, codec: str) -> None:
+    compressors: Any = {
+        "none": None,
+        "zstd": zarr.codecs.ZstdCodec(checksum=True),
+        "crc32c": zarr.codecs.Crc32cCodec(),
+    }[codec]
+    space.source(people(), chunks=(20, 8), compressors=compressors)
+    chunk = space.folder / "source.zarr" / "x" / "c" / "1" / "0"
+    content = bytearray(chunk.read_bytes())
+    if damage == "flip":
+        if codec == "none":
+            return  # nothing in the store could tell
+        content[len(content) // 2] ^= 1
+    chunk.write_bytes(content[:-5] if damage == "cut" else content)
+    result = run(space)
+    refused(space, result, "restore it from a copy")
+
+
+def test_a_spent_budget_is_refused_before_any_task_runs(space: Workspace, tmp_path: Path) -> None:
+    space.source(people())
+    Ledger(space.ledger_url).open_dataset("small", PrivacyBudget(epsilon=2.0, delta=1e-5))
+    budget = {"dataset": "small", "ledger": space.ledger_url}
+    stages = []
+    for edition in range(1, 7):
+        url = {"url": f"{space.folder}/out{edition}.zarr"}
+        result = run(space, budget=budget, output=url)
+        stages.append(result.exit_code)
+    assert stages[0] == 0
+    assert stages[-1] == 3
+    assert "has spent epsilon" in result.stderr
+    assert "norms" not in result.stderr
+    assert "check source" not in result.stderr
+    assert not (space.folder / "out6.zarr").exists()
+    assert space.ledger.state("small").spent_epsilon <= 2.0
+
+
+def test_plan_touches_no_value_and_spends_nothing(space: Workspace) -> None:
+    space.source(people(), chunks=(20, 8))
+    for chunk in (space.folder / "source.zarr" / "x" / "c").glob("*/0"):
+        chunk.write_bytes(b"not a chunk at all")  # any attempt to read would fail
+    result = run(space, "plan")
+    assert result.exit_code == 0, result.output
+    for words in ("verified", "memory", "tiles", "dataset people"):
+        assert words in result.stdout
+    assert space.spent() == 0
+    assert space.left_behind() == []
+    assert CliRunner().invoke(main, ["plan", str(space.folder / "spec.yaml"), "--json"]).exit_code == 0
+
+
+def test_the_commands_of_a_release_work_together(space: Workspace) -> None:
+    space.source(people(), chunks=(20, 8))
+    assert run(space).exit_code == 0
+    url = str(space.folder / "out.zarr")
+    runner = CliRunner()
+    assert "release card" in runner.invoke(main, ["show", url]).stdout
+    assert "hold" in runner.invoke(main, ["verify", url, "--ledger", space.ledger_url]).stdout
+    entry = yaml.safe_load(runner.invoke(main, ["registry", url]).stdout)
+    assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert set(entry) == {
+        "status",
+        "deployment",
+        "dp_flavor",
+        "privacy_loss",
+        "model",
+        "accounting",
+        "implementation",
+    }
+    assert "commit" in runner.invoke(main, ["ledger", "show", "people", "--ledger", space.ledger_url]).stdout
+    assert run(space, "resume").exit_code == 2
+    assert run(space, "abort").exit_code == 2
+    assert runner.invoke(main, ["show", str(space.folder)]).exit_code == 2
+
+
+@pytest.mark.slow
+def test_the_demo_and_the_commands_it_prints_work(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).parent / "dpdask")
+    done = subprocess.run([program, "demo"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tiles" in done.stderr
+    assert "release card" in done.stdout
+    commands = [line.strip() for line in done.stdout.split("Read it:")[1].splitlines() if line.strip()]
+    assert len(commands) >= 4
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in commands:
+        again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert again.returncode == 0, (command, again.stderr)
+    assert subprocess.run([program, "demo"], cwd=tmp_path, capture_output=True).returncode == 0  # again, in a new folder

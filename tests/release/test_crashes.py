@@ -1,0 +1,262 @@
+"""kill -9 at every stage, then resume: the same bytes as without faults, charged once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpdask.errors import ReleaseError, SourceChanged
+from dpdask.published import verify_release
+from dpdask.releasing import abort, resume
+from tests.release.conftest import Workspace, people
+
+DRIVER = """
+import os, signal, sys
+from dpdask.releasing import release, resume
+
+stage, share, spec, again = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
+
+def watch(progress):
+    if progress.stage == stage and progress.done >= share * progress.total:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+(resume if again == "resume" else release)(spec, on_progress=watch)
+"""
+
+STAGES = [("reserved", 0), ("key", 0), ("tiles", 0.5), ("tiles", 1), ("verify", 0.5), ("verify", 1), ("published", 0)]
+
+
+def killed_at(stage: str, share: float, spec: Path, again: str = "release") -> None:
+    done = subprocess.run([sys.executable, "-c", DRIVER, stage, str(share), str(spec), again], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def begun(space: Workspace) -> tuple[Workspace, Path]:
+    """A release killed just after its key was issued, and a spec to go on with."""
+    space.source(people(64, 8), chunks=(4, 8))
+    spec = space.write_spec(publish={"codec": "zstd"}, compute={"threads": 1, "task_size": 1})
+    killed_at("key", 0, spec)
+    return space, spec
+
+
+def state(space: Workspace) -> dict[str, bytes]:
+    kept = {}
+    for path in space.folder.rglob("*"):
+        if path.is_file() and "source.zarr" not in str(path):
+            kept[str(path.relative_to(space.folder))] = path.read_bytes()
+    return kept
+
+
+def restore(space: Workspace, kept: dict[str, bytes]) -> None:
+    for path in space.folder.iterdir():
+        if path.name != "source.zarr":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name, content in kept.items():
+        (space.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (space.folder / name).write_bytes(content)
+
+
+@pytest.mark.slow
+def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace, Path]) -> None:
+    space, spec = begun
+    charged = space.spent()
+    assert charged > 0
+    kept = state(space)
+    resume(spec)
+    whole = contents(space.folder / "out.zarr")
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    for stage, share in STAGES:
+        restore(space, kept)
+        killed_at(stage, share, spec, "resume")
+        if stage != "published":
+            assert not (space.folder / "out.zarr").exists()  # readers see nothing
+        resume(spec)
+        assert contents(space.folder / "out.zarr") == whole, stage
+        assert space.spent() == charged
+        assert space.ledger.record(next(iter(space.ledger.state("people").releases))).last == "commit"  # type: ignore[union-attr]
+        assert space.left_behind() == ["out.zarr"]
+        verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) -> None:
+    """A crash before the reservation leaves a claim on the output, which resume or abort takes up."""
+    space.source(people())
+    spec = space.write_spec()
+    from dpdask.planning import make_plan
+    from dpdask.spec import load_release_spec
+    from dpdask.store import Staging
+
+    plan = make_plan(load_release_spec(spec))
+    assert Staging.of(plan.output).begin("0123")
+    with pytest.raises(ReleaseError, match="unfinished"):
+        space.release()
+    assert space.spent() == 0
+    resume(spec)
+    assert space.spent() > 0
+
+
+def test_source_changed_in_between_is_aborted_and_burned(begun: tuple[Workspace, Path]) -> None:
+    space, spec = begun
+    charged = space.spent()
+    zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")[3, 3] = 0.5
+    with pytest.raises(SourceChanged, match="charge stays"):
+        resume(spec)
+    assert not (space.folder / "out.zarr").exists()
+    assert space.left_behind() == []
+    assert list(space.ledger.state("people").releases.values()) == ["burn"]
+    assert space.spent() == charged
+    with pytest.raises(ReleaseError, match="no release"):
+        resume(spec)
+
+
+def test_source_changed_while_tiles_are_written_is_burned(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(4, 8))
+
+    def meddle(progress: Any) -> None:
+        if progress.stage == "verify":
+            zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")[0, 0] = 9.0
+
+    with pytest.raises(SourceChanged, match="during the release"):
+        space.release(on_progress=meddle)
+    assert space.left_behind() == []
+    assert list(space.ledger.state("people").releases.values()) == ["burn"]
+
+
+def test_abort_destroys_the_key_and_keeps_the_charge(begun: tuple[Workspace, Path]) -> None:
+    space, spec = begun
+    charged = space.spent()
+    name = abort(spec)
+    assert space.left_behind() == []
+    assert space.spent() == charged
+    with pytest.raises(ReleaseError, match="nothing to abort"):
+        abort(spec)
+    record = space.ledger.named(name)
+    assert record is not None
+    assert record.last == "burn"
+    with pytest.raises(ReleaseError, match="edition"):
+        space.release(publish={"codec": "zstd"}, compute={"threads": 1, "task_size": 1})
+
+
+def test_resume_refuses_another_spec(begun: tuple[Workspace, Path]) -> None:
+    space, _ = begun
+    with pytest.raises(ReleaseError, match="not the one the release began with"):
+        resume(space.spec(privacy={"epsilon": 2.0, "delta": 1e-5}))
+    assert (space.folder / "out.zarr.dpdask-staging").exists()
+
+
+def test_a_damaged_staged_chunk_is_written_again(begun: tuple[Workspace, Path]) -> None:
+    space, spec = begun
+    killed_at("tiles", 1, spec, "resume")
+    chunk = next((space.folder / "out.zarr.dpdask-staging" / "release" / "data").glob("c.*"))
+    content = bytearray(chunk.read_bytes())
+    content[20] ^= 1
+    chunk.write_bytes(content)
+    resume(spec)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_an_output_that_appears_meanwhile_is_never_replaced(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(4, 8))
+    other = space.folder / "out.zarr"
+
+    def meddle(progress: Any) -> None:
+        if progress.stage == "verify":
+            other.mkdir(exist_ok=True)
+
+    with pytest.raises(ReleaseError, match="appeared meanwhile"):
+        space.release(on_progress=meddle)
+    assert list(other.iterdir()) == []
+    other.rmdir()
+    resume(space.spec())
+    assert space.values().shape == (64, 8)
+
+
+WORKER_TEST = """
+import os, signal, sys, threading, time
+import psutil
+from dpdask.releasing import resume
+
+def kill_a_worker():
+    me = psutil.Process()
+    killed = 0
+    for _ in range(400):
+        time.sleep(0.05)
+        staged = sum(len(f) for _, _, f in os.walk(sys.argv[2]))
+        workers = [p for p in me.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+        if workers and staged > 6:
+            workers[-1].kill()
+            killed += 1
+            print("killed", flush=True)
+            return
+
+threading.Thread(target=kill_a_worker, daemon=True).start()
+if __name__ == "__main__":
+    resume(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_killed_worker_gives_identical_bytes(space: Workspace) -> None:
+    space.source(np.tile(people(600, 64), (10, 40)), chunks=(40, 2560))
+    slow = {"workers": 2, "threads": 1, "task_size": 1}
+    spec = space.write_spec(compute=slow, publish={"codec": "zstd"})
+    killed_at("key", 0, spec)
+    charged, kept = space.spent(), state(space)
+    resume(spec)
+    whole = contents(space.folder / "out.zarr")
+    restore(space, kept)
+    script = space.folder / "ledger.db-driver.py"
+    script.write_text(WORKER_TEST)
+    staging = space.folder / "out.zarr.dpdask-staging"
+    done = subprocess.run([sys.executable, str(script), str(spec), str(staging)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "killed" in done.stdout
+    assert contents(space.folder / "out.zarr") == whole
+    assert space.spent() == charged
+
+
+def test_interrupting_before_the_charge_leaves_nothing(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(4, 4))
+
+    def interrupt(progress: Any) -> None:
+        if progress.stage == "norms":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        space.release(on_progress=interrupt)
+    assert space.left_behind() == []
+    assert space.spent() == 0
+
+
+def test_a_driver_killed_by_sigterm_can_be_resumed(space: Workspace) -> None:
+    space.source(people(640, 8), chunks=(4, 8))
+    spec = space.write_spec(compute={"threads": 1, "task_size": 1})
+    watch = "lambda p: print(p.stage, flush=True)"
+    code = f"import sys; from dpdask.releasing import release; release(sys.argv[1], on_progress={watch})"
+    process = subprocess.Popen([sys.executable, "-c", code, str(spec)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("tiles"):
+            break
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    if process.returncode != 0:
+        resume(spec)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert os.environ.get("DPDASK_MASTER_KEY") is None
