@@ -1,0 +1,90 @@
+"""Commands that need no data: calibrate and compare."""
+
+from __future__ import annotations
+
+import click
+
+from dpdask.cli.printing import console, numbers, print_json, warn, whole
+
+__all__ = ["calibrate", "compare"]
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def calibrate(spec_path: str, as_json: bool) -> None:
+    """The noise and the guarantee that SPEC.yaml asks for."""
+    from dpdask.mechanisms import calibrate as calibrate_spec
+    from dpdask.spec import load_calibration_spec
+
+    spec = load_calibration_spec(spec_path)
+    calibrated = calibrate_spec(spec)
+    warn(calibrated.warnings)
+    if as_json:
+        print_json(calibrated.describe())
+        return
+    from dpdask.tables import calibration_table
+
+    console().print(calibration_table(spec.mechanism.name, calibrated))
+
+
+@click.command()
+@click.option("--epsilon", type=float, required=True)
+@click.option("--delta", type=float, required=True)
+@click.option("--shape", required=True, help="Lengths of the axes, such as 1000x100.")
+@click.option("--l2-sensitivity", type=float, help="How far one privacy unit can move the tensor, in l2 norm.")
+@click.option("--range", "ranges", multiple=True, metavar="LOW,HIGH", help="Public range; once for all or once per feature.")
+@click.option("--record-axis", type=int, help="The axis along which records lie.")
+@click.option("--feature-axis", type=int, help="The axis along which ranges and weights lie.")
+@click.option("--weights", metavar="W1,W2,...", help="Importance of each feature's error.")
+@click.option("--gamma", type=float, help="Public bound on ||f||, for MVG.")
+@click.option("--adjacency", default="replace-one", help="replace-one or add-remove-one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def compare(
+    epsilon: float,
+    delta: float,
+    shape: str,
+    l2_sensitivity: float | None,
+    ranges: tuple[str, ...],
+    record_axis: int | None,
+    feature_axis: int | None,
+    weights: str | None,
+    gamma: float | None,
+    adjacency: str,
+    as_json: bool,
+) -> None:
+    """Every mechanism side by side at the same budget."""
+    from dpdask.compare import compare_mechanisms
+    from dpdask.spec import parse_calibration_spec
+
+    sensitivity = {
+        "l2": l2_sensitivity,
+        "ranges": [numbers("--range", pair) for pair in ranges] or None,
+        "record_axis": record_axis,
+        "feature_axis": feature_axis,
+        "adjacency": adjacency,
+    }
+    spec = parse_calibration_spec(
+        {
+            "shape": [whole("--shape", part) for part in shape.lower().split("x")],
+            "privacy": {"epsilon": epsilon, "delta": delta},
+            "sensitivity": {key: value for key, value in sensitivity.items() if value is not None},
+            "mechanism": {"name": "analytic-gaussian"},
+        }
+    )
+    tensor_shape = tuple(spec.shape)
+    comparison = compare_mechanisms(
+        budget=spec.privacy.budget(),
+        body=spec.sensitivity.body(tensor_shape),
+        shape=tensor_shape,
+        gamma=gamma if gamma is not None else spec.sensitivity.norm_bound(tensor_shape),
+        weights=None if weights is None else numbers("--weights", weights),
+    )
+    if as_json:
+        print_json(comparison.describe())
+        return
+    from dpdask.tables import comparison_table, notes
+
+    screen = console()
+    screen.print(comparison_table(comparison))
+    screen.print(notes(comparison))

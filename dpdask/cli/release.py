@@ -1,0 +1,234 @@
+"""Commands of a release: plan, run, resume, abort, show, verify, registry, demo."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from dpdask.cli.printing import console, numbers, print_json, warn
+from dpdask.errors import InvalidSpec
+
+__all__ = ["abort", "demo", "plan", "registry", "resume", "run", "serve", "show", "verify"]
+
+
+def _json_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def _options_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--option", "options", multiple=True, metavar="NAME=VALUE", help="Storage option of an object store; NAME=env:VARIABLE."
+    )(command)
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+@_json_option
+def plan(spec_path: str, as_json: bool) -> None:
+    """What SPEC.yaml would do and cost; reads no value, spends nothing."""
+    from dpdask.releasing import plan as make_plan
+    from dpdask.tables import plan_table
+
+    made = make_plan(spec_path)
+    warn(made.warnings)
+    if as_json:
+        print_json(made.describe())
+    else:
+        console().print(plan_table(made.describe()))
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+@_json_option
+def run(spec_path: str, as_json: bool) -> None:
+    """Publish the release that SPEC.yaml describes."""
+    from dpdask.releasing import release
+
+    with _progress(as_json) as watch:
+        receipt = release(spec_path, on_progress=watch)
+    _print_receipt(receipt, as_json)
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+@_json_option
+def resume(spec_path: str, as_json: bool) -> None:
+    """Finish an interrupted release: the same noise, no further charge."""
+    from dpdask.releasing import resume as resume_release
+
+    with _progress(as_json) as watch:
+        receipt = resume_release(spec_path, on_progress=watch)
+    _print_receipt(receipt, as_json)
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+def abort(spec_path: str) -> None:
+    """Give up an interrupted release; what was charged stays charged."""
+    from dpdask.releasing import abort as abort_release
+
+    release = abort_release(spec_path)
+    click.echo(f"release {release[:12]} is aborted: its key is destroyed, nothing was published, what was charged stays")
+
+
+@click.command()
+@click.argument("url")
+@_options_option
+@_json_option
+def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
+    """The release card of a published array."""
+    from dpdask.published import read_card
+    from dpdask.tables import card_table
+
+    card = read_card(url, _parsed_options(options))
+    if as_json:
+        print_json(card.model_dump(mode="json"))
+    else:
+        console().print(card_table(card))
+
+
+@click.command()
+@click.argument("url")
+@click.option("--ledger", "ledger_url", help="Also check that this ledger committed the release.")
+@_options_option
+@_json_option
+def verify(url: str, ledger_url: str | None, options: tuple[str, ...], as_json: bool) -> None:
+    """Recompute a release's digests, schema and guarantee."""
+    from dpdask.ledger import Ledger
+    from dpdask.published import verify_release
+
+    book = None if ledger_url is None else Ledger(ledger_url, create=False)
+    card = verify_release(url, _parsed_options(options), ledger=book)
+    if as_json:
+        print_json({"release": card.release, "intact": True, "chunks": card.manifest.chunks, "ledger": book is not None})
+    else:
+        checked = "" if book is None else "; the ledger committed this manifest"
+        click.echo(f"release {card.release[:12]}: {card.manifest.chunks} chunks, card and guarantee hold{checked}")
+
+
+@click.command()
+@click.argument("url")
+@_options_option
+def registry(url: str, options: tuple[str, ...]) -> None:
+    """The release as an entry of the OpenDP deployments registry, in YAML."""
+    import yaml
+
+    from dpdask.metadata import registry_entry
+    from dpdask.published import read_card
+
+    click.echo(
+        yaml.safe_dump(registry_entry(read_card(url, _parsed_options(options))), sort_keys=False, allow_unicode=True), nl=False
+    )
+
+
+@click.command()
+@click.option("--flow", "as_flow", is_flag=True, help="Run the release as a Prefect flow, with no server configured.")
+@click.option("--folder", default=None, help="A new folder for the demo; by default dpdask-demo, -2, -3, ...")
+def demo(as_flow: bool, folder: str | None) -> None:
+    """Generate a tensor, release it, show its card: everything on embedded defaults."""
+    from dpdask.demo import prepare_demo
+    from dpdask.published import read_card
+    from dpdask.releasing import release
+    from dpdask.tables import card_table
+
+    prepared = prepare_demo(folder)
+    click.echo(f"a generated tensor, a ledger and a spec are in {prepared.folder}")
+    with _progress(False) as watch:
+        if as_flow:
+            _flows("privatize").run_watched(prepared.spec, watch)
+        else:
+            release(prepared.spec, on_progress=watch)
+    output = f"{prepared.folder}/released.zarr"
+    console().print(card_table(read_card(output)))
+    click.echo(f"published: {output} (array readings)")
+    click.echo("Read it:")
+    here = f"{os.path.dirname(sys.executable)}/" if sys.prefix != sys.base_prefix else ""
+    here = os.path.relpath(here) + "/" if here else ""
+    click.echo(f"    {here}python -c \"import xarray; print(xarray.open_zarr('{output}')['readings'])\"")
+    click.echo(f"    {here}dpdask show {output}")
+    click.echo(f"    {here}dpdask verify {output} --ledger {prepared.ledger}")
+    click.echo(f"    {here}dpdask ledger show demo --ledger {prepared.ledger}")
+
+
+@click.command()
+@click.argument("spec_path", metavar="SPEC.yaml")
+@click.option("--every", type=float, help="Seconds between runs.")
+@click.option("--cron", help="A cron expression, such as '0 6 * * *'.")
+@click.option("--series", help="Release what is new since the last run, under this name.")
+@click.option("--axis", type=int, help="The axis along which a series grows.")
+@click.option("--longest", type=int, help="At most so many new indices per run of a series.")
+@click.option("--pace", metavar="EPSILON,DELTA,DAYS", help="What the dataset may spend in any stretch of days.")
+def serve(
+    spec_path: str,
+    every: float | None,
+    cron: str | None,
+    series: str | None,
+    axis: int | None,
+    longest: int | None,
+    pace: str | None,
+) -> None:
+    """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
+    pacing = None
+    if pace is not None:
+        values = numbers("--pace", pace)
+        if len(values) != 3:
+            raise InvalidSpec(f"--pace {pace!r} is not EPSILON,DELTA,DAYS; give three numbers")
+        pacing = dict(zip(("epsilon", "delta", "days"), values, strict=True))
+    _flows("serve").serve(spec_path, every=every, cron=cron, series=series, axis=axis, pacing=pacing, longest=longest)
+
+
+def _flows(name: str) -> Any:
+    """A module of the flows, which bring Prefect with them; nothing else here imports it."""
+    try:
+        return importlib.import_module(f"dpdask.flows.{name}")
+    except ModuleNotFoundError:
+        raise InvalidSpec("flows need Prefect, which is not installed; pip install 'dpdask[flows]'") from None
+
+
+def _print_receipt(receipt: Any, as_json: bool) -> None:
+    from dpdask.tables import card_table
+
+    if as_json:
+        print_json({"release": receipt.release, "output": receipt.output, "array": receipt.array})
+        return
+    console().print(card_table(receipt.card))
+    click.echo(f"published: {receipt.output} (array {receipt.array})")
+
+
+def _parsed_options(options: tuple[str, ...]) -> dict[str, Any]:
+    from dpdask.spec.release import FromEnvironment
+
+    found: dict[str, Any] = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator:
+            raise InvalidSpec(f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE")
+        found[name] = FromEnvironment(env=value[4:]) if value.startswith("env:") else value
+    return found
+
+
+@contextlib.contextmanager
+def _progress(silent: bool) -> Iterator[Any]:
+    """A bar per stage on standard error."""
+    if silent or os.environ.get("DPDASK_NO_PROGRESS"):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        known: dict[str, Any] = {}
+
+        def watch(progress: Any) -> None:
+            if progress.stage not in known:
+                known[progress.stage] = bars.add_task(progress.stage, total=progress.total)
+            bars.update(known[progress.stage], completed=progress.done, total=progress.total)
+
+        yield watch
