@@ -1,0 +1,72 @@
+"""A stack of T per-step tensors, such as clipped gradient sums, as one composed release with a sampling rate."""
+
+from typing import Annotated, Any
+
+from dpdask.flows.steps import carry_out, one_line, say_how_to_resume
+from prefect import flow
+from prefect.states import Failed
+from pydantic import Field
+
+from dpdask.errors import DpdaskError
+from dpdask.spec import ReleaseSpec, parse_release_spec
+from dpdask.spec.release import BudgetSection, ComputeSection, OutputSection, PublishSection, SourceSection, UnitSection
+from dpdask.store import open_source, place_at
+
+__all__ = ["privatize_gradients"]
+
+
+@flow(name="privatize-gradients", persist_result=False, on_crashed=[say_how_to_resume], on_failure=[say_how_to_resume])
+def privatize_gradients(
+    source: SourceSection,
+    output: OutputSection,
+    budget: BudgetSection,
+    epsilon: float,
+    delta: float,
+    clip_norm: Annotated[float, Field(gt=0)],
+    sampling_rate: Annotated[float | None, Field(gt=0, le=1)] = None,
+    adjacency: str = "add-remove-one",
+    compute: ComputeSection = ComputeSection(),  # a frozen value
+    publish: PublishSection = PublishSection(),
+) -> Any:
+    """Release the steps along the source's first axis, each a sum of records clipped to ``clip_norm`` by the caller.
+
+    The steps share (epsilon, delta): their noise is composed exactly, amplified by Poisson sampling with ``sampling_rate``.
+    """
+    refusal = None
+    try:
+        steps = open_source(place_at(source.url, source.options), source.array).shape[0]
+        spec = gradient_spec(
+            source=source,
+            output=output,
+            budget=budget,
+            privacy={"epsilon": epsilon, "delta": delta},
+            clip_norm=clip_norm,
+            steps=steps,
+            sampling_rate=sampling_rate,
+            adjacency=adjacency,
+            compute=compute,
+            publish=publish,
+        )
+    except DpdaskError as error:
+        refusal = one_line(error)
+    if refusal is not None:
+        return Failed(message=refusal)
+    return carry_out(spec)
+
+
+def gradient_spec(
+    *, privacy: dict[str, float], clip_norm: float, steps: int, sampling_rate: float | None, adjacency: str, **sections: Any
+) -> ReleaseSpec:
+    """The release of a stack: a declared sensitivity per step, one clip norm under add-remove-one, two under replace-one."""
+    sensitivity = clip_norm if adjacency == "add-remove-one" else 2 * clip_norm
+    plain = {name: section.model_dump(by_alias=True, exclude_defaults=True) for name, section in sections.items()}
+    return parse_release_spec(
+        {
+            **plain,
+            "unit": UnitSection.model_validate({"adjacency": adjacency}).model_dump(mode="json", exclude_defaults=True),
+            "query": {"name": "declared", "l2_sensitivity": sensitivity},
+            "privacy": privacy,
+            "mechanism": "analytic-gaussian",
+            "composition": {"steps": steps, "sampling_rate": sampling_rate},
+        }
+    )

@@ -1,0 +1,109 @@
+"""Recurring releases of a growing array: each run privatises what is new since the last one, at a measured pace."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from dpdask.flows.steps import carry_out, one_line, say_how_to_resume, tag_run
+from prefect import flow
+from prefect.states import Completed, Failed
+from pydantic import BaseModel, Field
+
+from dpdask.errors import DpdaskError, InvalidSpec
+from dpdask.ledger import Ledger
+from dpdask.planning import make_plan, open_ledger
+from dpdask.profiles import compose
+from dpdask.spec import ReleaseSpec
+from dpdask.spec.release import WindowSection
+from dpdask.store import open_source, place_at
+
+__all__ = ["Pacing", "privatize_series"]
+
+
+class Pacing(BaseModel):
+    """What a dataset may spend within any stretch of ``days``; the budget of one run is the spec's own."""
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    days: Annotated[float, Field(gt=0)]
+
+
+class _Paced(Exception):
+    """The window is spent, politely."""
+
+
+@flow(name="privatize-series", persist_result=False, on_crashed=[say_how_to_resume], on_failure=[say_how_to_resume])
+def privatize_series(
+    spec: ReleaseSpec,
+    series: str,
+    axis: int,
+    pacing: Pacing | None = None,
+    longest: Annotated[int | None, Field(ge=1)] = None,
+) -> Any:
+    """Release what the source gained along ``axis`` since the last run of ``series``.
+
+    The cursor is in the ledger: the end of the last window that was charged and not burned. ``output.url`` holds ``{start}``
+    and ``{stop}``. A run that was cut off is finished first; a window without budget ends the run in the state Refused.
+    """
+    refusal, polite = None, None
+    ledger = open_ledger(spec)
+    try:
+        windowed = next_release(ledger, spec, series, axis, longest)
+        if windowed is None:
+            return Completed(message=f"nothing new in series {series}", name="Idle")
+        tag_run(f"series:{series}")
+        if pacing is not None:
+            check_pace(ledger, windowed, pacing)
+    except _Paced as error:
+        polite = str(error)
+    except DpdaskError as error:
+        refusal = one_line(error)
+    finally:
+        ledger.close()
+    if polite is not None:
+        return Completed(message=polite, name="Refused")
+    if refusal is not None or windowed is None:
+        return Failed(message=refusal)
+    return carry_out(windowed)
+
+
+def next_release(ledger: Ledger, spec: ReleaseSpec, series: str, axis: int, longest: int | None) -> ReleaseSpec | None:
+    """The spec of the next window, an unfinished one first; None when there is nothing new."""
+    if "{start}" not in spec.output.url or "{stop}" not in spec.output.url:
+        raise InvalidSpec(f"output.url {spec.output.url!r} is the same for every run; put {{start}} and {{stop}} into it")
+    length = open_source(place_at(spec.source.url, spec.source.options), spec.source.array).shape
+    if not 0 <= axis < len(length):
+        raise InvalidSpec(f"axis {axis} is not an axis of the source's shape {length}; choose one from 0 to {len(length) - 1}")
+    past = ledger.windows(spec.budget.dataset, series)
+    unfinished = [window for window, is_open in past if is_open]
+    if unfinished:
+        return _windowed(spec, WindowSection(**unfinished[0]))
+    start = max((window["stop"] for window, _ in past), default=0)
+    stop = length[axis] if longest is None else min(length[axis], start + longest)
+    return None if stop <= start else _windowed(spec, WindowSection(axis=axis, start=start, stop=stop, series=series))
+
+
+def _windowed(spec: ReleaseSpec, window: WindowSection) -> ReleaseSpec:
+    url = spec.output.url.replace("{start}", str(window.start)).replace("{stop}", str(window.stop))
+    source = spec.source.model_copy(update={"window": window})
+    return spec.model_copy(update={"source": source, "output": spec.output.model_copy(update={"url": url})})
+
+
+def check_pace(ledger: Ledger, spec: ReleaseSpec, pacing: Pacing) -> None:
+    """Refuse politely when this run would pass what the last ``days`` allow; a release already charged goes on."""
+    made = make_plan(spec, resuming=True)
+    if ledger.record(made.fingerprint) is not None:
+        return
+    since = datetime.now(UTC) - timedelta(days=pacing.days)
+    recent = ledger.spent_since(spec.budget.dataset, since)
+    parts = [made.guarantee.verified, *([] if recent is None else [recent])]
+    after = compose([(part, 1) for part in parts])
+    if after.delta(pacing.epsilon) <= pacing.delta:
+        return
+    spent = 0.0 if recent is None else recent.epsilon(pacing.delta)
+    would = after.epsilon(pacing.delta)
+    amount = f"{would:.4g}" if math.isfinite(would) else "more than can be reckoned"
+    raise _Paced(
+        f"paced: dataset {spec.budget.dataset!r} has spent epsilon {spent:.4g} of {pacing.epsilon:g} in the last"
+        f" {pacing.days:g} days, this run would make it {amount}; it goes on when the window has moved"
+    )
