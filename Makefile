@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 $(VENV)/stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[flows,xarray]'
 	touch $@
 
 $(VENV)/stamp-test: pyproject.toml $(VENV)/stamp
@@ -16,13 +16,14 @@ $(VENV)/stamp-test: pyproject.toml $(VENV)/stamp
 	touch $@
 
 demo: $(VENV)/stamp
-	$(BIN)/dpdask calibrate docs/examples/mvg.yaml
-	$(BIN)/dpdask compare --epsilon 1 --delta 1e-5 --shape 1000x100 --l2-sensitivity 1
+	$(BIN)/dpdask demo --flow
 
 check: $(VENV)/stamp-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	rm -rf build/types && mkdir -p build/types/dpdask
+	ln -s $(CURDIR)/dpdask/* build/types/dpdask/ && ln -s $(CURDIR)/flows build/types/dpdask/flows
+	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml  # flows/ is the package dpdask.flows
 	$(BIN)/lint-imports
 
 test: check
@@ -34,6 +35,7 @@ $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 
 bench: $(VENV)/stamp-bench
 	$(BIN)/python -m tests.bench.bench
+	$(BIN)/python -m tests.bench.release
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -141,7 +141,11 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
 
     shapes: list[tuple[str, Task, str]] = [
         ("diagonal Kronecker / i.i.d.", lambda: add_kronecker(x, out, stream=stream(), factors=diagonal, **bounds), "<= 1.3"),
-        ("spherical / i.i.d.", lambda: add_spherical(x, out, stream=stream(), grid=COARSE, radius=100.0), "<= 1.5"),
+        (
+            "spherical / i.i.d.",
+            lambda: add_spherical(x, out, stream=stream(), step=COARSE.step, low=-4.0, high=4.0, radius=100.0),
+            "<= 1.5",
+        ),
         (
             "identity plus rank 10 / i.i.d.",
             lambda: add_kronecker(x, out, stream=stream(), factors=[low_rank, 1.0], **bounds),
