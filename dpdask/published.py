@@ -69,7 +69,9 @@ def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledg
 def _check_chunks(place: Place, card: ReleaseCard) -> None:
     records = read_chunk_records(place)
     if len(records) != card.manifest.chunks:
-        raise VerificationFailed(f"{len(records)} chunks are stored, the card says {card.manifest.chunks}")
+        raise VerificationFailed(
+            f"{len(records)} chunks are stored, the card says {card.manifest.chunks}: files were added or taken away"
+        )
     if digest_of(records) != card.manifest.digest:
         raise VerificationFailed("the stored chunks are not those that were published: the manifest digest differs")
 

@@ -1,7 +1,9 @@
 """The only door to zarr: open a source, stage chunks, verify, publish, read back."""
 
 from dpdask.store.layout import ChunkRecord, Layout
-from dpdask.store.places import LocalPlace, Place, place_at
+from dpdask.store.local import LocalPlace
+from dpdask.store.place import Place
+from dpdask.store.places import place_at
 from dpdask.store.source import Box, SourceArray, array_names, open_source, write_example
 from dpdask.store.staging import Coordinate, Staging, digest_of, open_group, read_chunk_records, release_documents
 

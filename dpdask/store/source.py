@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import StoreError
-from dpdask.store.places import LocalPlace, Place, ZipPlace
+from dpdask.store.local import LocalPlace, ZipPlace
+from dpdask.store.place import Place
 
 __all__ = ["Box", "SourceArray", "array_names", "open_source", "write_example"]
 

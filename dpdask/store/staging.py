@@ -19,7 +19,8 @@ import numpy as np
 
 from dpdask.errors import StoreError, VerificationFailed
 from dpdask.store.layout import ChunkRecord, Layout, digest_of_bytes
-from dpdask.store.places import LocalPlace, Place
+from dpdask.store.local import LocalPlace
+from dpdask.store.place import Place
 
 __all__ = ["Coordinate", "Staging", "digest_of", "open_group", "read_chunk_records", "release_documents"]
 

@@ -97,6 +97,7 @@ def staged_bytes(plan: ReleasePlan, fingerprint: str = "ab" * 32, client: Any = 
     staging = Staging.of(plan.output)
     quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
     try:
+        staging.begin("fixed")
         with execute.connect(plan.spec.compute, client) as cluster:
             prepared = execute.prepare(cluster, plan, plan.data, quiet)
             key = ReleaseKey(KEY)

@@ -93,6 +93,36 @@ def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
+CUT_SHORT = """
+import os, signal, sys
+from dpdask.releasing import resume
+
+replace, written = os.replace, []
+
+def killed(temporary, target):
+    written.append(target)
+    if len(written) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(temporary, target)
+
+os.replace = killed
+resume(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("write", [1, 5, 18])
+def test_a_file_cut_short_by_a_kill_is_not_published(begun: tuple[Workspace, Path], write: int) -> None:
+    """Killed while a file (a chunk, a document) has its temporary name: that file is none of the release's."""
+    space, spec = begun
+    done = subprocess.run([sys.executable, "-c", CUT_SHORT, str(write), str(spec)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list((space.folder / "out.zarr.dpdask-staging").rglob("*.part"))  # the kill did come in between
+    resume(spec)
+    assert not list((space.folder / "out.zarr").rglob("*.part"))
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert space.left_behind() == ["out.zarr"]
+
+
 def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) -> None:
     """A crash before the reservation leaves a claim on the output, which resume or abort takes up."""
     space.source(people())

@@ -1,0 +1,253 @@
+"""Places of the filesystem: a folder, or a zip file to read from."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpdask.errors import StoreError
+from dpdask.store.place import Place
+
+__all__ = ["LocalPlace", "ZipPlace"]
+
+_AT_FDCWD, _NOREPLACE = -100, 1
+_SYNC_FILE_RANGE_WRITE = 2
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_LARGE_FILE = 2**20
+
+
+@dataclass(frozen=True, repr=False)
+class LocalPlace(Place):
+    """A folder of this machine or of a shared filesystem.
+
+    A file is written under another name first, in ``scratch`` (the folder itself unless given). A killed process may leave it
+    there, so a folder that is published whole has its scratch outside.
+    """
+
+    path: Path
+    scratch: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
+
+    def _address(self) -> str:
+        return os.path.realpath(self.path)
+
+    def read(self, name: str) -> bytes | None:
+        """The file's bytes."""
+        try:
+            with open(f"{self.path}/{name}", "rb", buffering=0) as opened:
+                return opened.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    @contextlib.contextmanager
+    def viewed(self, name: str) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]] | None]:
+        """A large file is mapped: for files that nobody cuts short, such as our own in staging."""
+        try:
+            with open(f"{self.path}/{name}", "rb", buffering=0) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                large = size >= _LARGE_FILE
+                content = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) if large else opened.read()
+        except (FileNotFoundError, NotADirectoryError):
+            content = None
+        yield None if content is None else np.frombuffer(content, np.uint8)
+
+    def write(self, name: str, content: Any) -> None:
+        """A file of the scratch folder, renamed; ``content`` may be bytes or a list of buffers."""
+        target = f"{self.path}/{name}"
+        temporary = f"{self.scratch or self.path}/{_temporary_name()}"
+        try:
+            descriptor = os.open(temporary, _NEW_FILE, 0o644)
+            try:
+                size = 0
+                for buffer in content if isinstance(content, list) else [content]:
+                    view = memoryview(buffer).cast("B")
+                    size += len(view)
+                    while view:
+                        view = view[os.write(descriptor, view) :]
+                if size >= _LARGE_FILE:
+                    _begin_writeback(descriptor)
+            finally:
+                os.close(descriptor)
+            try:
+                os.replace(temporary, target)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.replace(temporary, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def create(self, name: str, content: bytes) -> bool:
+        """A temporary file, hard-linked into place, which fails if there is one already."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(_temporary_name())
+        temporary.write_bytes(content)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
+        """Sizes, modification times and inode numbers of all files."""
+        pending = [folder.strip("/")]
+        while pending:
+            inside = pending.pop()
+            try:
+                entries = list(os.scandir(f"{self.path}/{inside}"))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                name = f"{inside}/{entry.name}" if inside else entry.name
+                if entry.is_dir():
+                    pending.append(name)
+                else:
+                    facts = entry.stat()
+                    yield name, facts.st_size, _stamp(facts)
+
+    def delete(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def occupied(self) -> bool:
+        """Whether the path exists."""
+        return os.path.lexists(self.path)
+
+    def beside(self, suffix: str) -> LocalPlace:
+        """A sibling path."""
+        return LocalPlace(self.path.with_name(self.path.name + suffix))
+
+    def inside(self, name: str) -> LocalPlace:
+        """A folder within, with its scratch here."""
+        return LocalPlace(self.path / name, scratch=self.path)
+
+    def zarr_store(self) -> Any:
+        """A local store."""
+        from zarr.storage import LocalStore
+
+        return LocalStore(self.path, read_only=True)
+
+    def free_bytes(self) -> int | None:
+        """Free space of the filesystem of the nearest existing parent."""
+        return shutil.disk_usage(self._existing_parent()).free
+
+    def _existing_parent(self) -> Path:
+        folder = self.path.parent
+        while not folder.exists():
+            folder = folder.parent
+        return folder
+
+    def check_writable(self) -> None:
+        """Make and remove a folder beside the target."""
+        probe = self._existing_parent() / f".dpdask-probe-{_temporary_name()}"
+        try:
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            raise StoreError(
+                f"cannot write to {str(probe.parent)!r}: {error.strerror}; choose another output.url or mend its permissions"
+            ) from None
+
+    def flush(self) -> None:
+        """Write back the whole filesystem at once, which is cheaper than file by file."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if hasattr(_libc(), "syncfs"):
+                _libc().syncfs(descriptor)
+            else:
+                os.sync()
+        finally:
+            os.close(descriptor)
+
+    def move_to(self, target: LocalPlace) -> bool:
+        """Rename this folder to ``target``, atomically and only if nothing is there; whether it did."""
+        libc = _libc()
+        if hasattr(libc, "renameat2"):
+            done = libc.renameat2(_AT_FDCWD, os.fsencode(self.path), _AT_FDCWD, os.fsencode(target.path), _NOREPLACE)
+            if done == 0:
+                _sync_folder(target.path.parent)
+                return True
+            code = ctypes.get_errno()
+            if code in (errno.EEXIST, errno.ENOTEMPTY):
+                return False
+            if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+                raise OSError(code, os.strerror(code))
+        try:
+            os.mkdir(target.path)  # ours alone; renaming onto an empty folder of our own replaces nobody's
+        except FileExistsError:
+            return False
+        os.rename(self.path, target.path)
+        _sync_folder(target.path.parent)
+        return True
+
+
+@dataclass(frozen=True, repr=False)
+class ZipPlace(LocalPlace):
+    """A zip file holding a zarr hierarchy, for reading."""
+
+    def version(self) -> str:
+        """An opened zip file stays the one that was opened, whatever takes its place."""
+        return _stamp(self.path.stat())
+
+    def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
+        """The file itself."""
+        facts = self.path.stat()
+        yield "", facts.st_size, _stamp(facts)
+
+    def zarr_store(self) -> Any:
+        """A read-only zip store."""
+        from zarr.storage import ZipStore
+
+        return ZipStore(self.path, mode="r")
+
+    def check_writable(self) -> None:
+        """Never."""
+        raise StoreError("output.url ends in .zip, which is for reading only; publish to a folder and zip it afterwards")
+
+
+def _temporary_name() -> str:
+    """One that no other process, host or container takes; process numbers repeat in containers."""
+    return f"{secrets.token_hex(12)}.part"
+
+
+def _stamp(facts: os.stat_result) -> str:
+    """Changes with every write, one that puts the old modification time back included."""
+    return f"{facts.st_mtime_ns}-{facts.st_ctime_ns}-{facts.st_ino}"
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _begin_writeback(descriptor: int) -> None:
+    """Let the disk begin while tiles are still computed, so that flushing at the end is short."""
+    start = getattr(_libc(), "sync_file_range", None)
+    if start is not None:
+        start(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
