@@ -10,8 +10,8 @@ from prefect.states import Completed, Failed
 from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError, InvalidSpec
-from dpdask.ledger import Ledger
-from dpdask.planning import make_plan, open_ledger
+from dpdask.ledger import Ledger, open_ledger
+from dpdask.planning import make_plan
 from dpdask.profiles import compose
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
@@ -46,7 +46,7 @@ def privatize_series(
     and ``{stop}``. A run that was cut off is finished first; a window without budget ends the run in the state Refused.
     """
     refusal, polite = None, None
-    ledger = open_ledger(spec)
+    ledger = open_ledger(spec.budget.ledger)
     try:
         windowed = next_release(ledger, spec, series, axis, longest)
         if windowed is None:

@@ -24,10 +24,11 @@ from prefect.states import Failed
 
 from dpdask.errors import DpdaskError, ReleaseError
 from dpdask.execute import Progress
+from dpdask.ledger import open_ledger
 from dpdask.metadata import ReleaseCard
-from dpdask.planning import open_ledger
-from dpdask.releasing import Receipt, ReleaseRun, plan, release_run
+from dpdask.releasing import finish_published, plan, release_run
 from dpdask.spec import ReleaseSpec
+from dpdask.stages import Receipt, ReleaseRun
 
 __all__ = ["Refused", "card_markdown", "carry_out", "say_how_to_resume", "tag_run", "watchers"]
 
@@ -113,15 +114,17 @@ def carry_out(spec: ReleaseSpec) -> dict[str, str] | State[Any]:
     """
     refusal = None
     try:
-        _unless_failed(plan_release(spec, return_state=True))
-        with release_run(spec, on_progress=_Watch(), unfinished="resume") as run:
-            tag_run(f"dataset:{spec.budget.dataset}", f"release:{run.name}")
-            if run.receipt is None:
+        tag_run(f"dataset:{spec.budget.dataset}")
+        receipt = finish_published(spec)
+        if receipt is None:
+            _unless_failed(plan_release(spec, return_state=True))
+            with release_run(spec, on_progress=_Watch(), unfinished="resume") as run:
+                tag_run(f"release:{run.name}")
                 _unless_failed(reserve(run, return_state=True))
                 write(run)
                 verify(run)
                 publish(run)
-            receipt = run.receipt
+                receipt = run.receipt
         if receipt is not None:
             _leave_artifacts(spec, receipt)
             return {"release": receipt.release, "output": receipt.output, "array": receipt.array}
@@ -170,7 +173,7 @@ def tag_run(*names: str) -> None:
 
 def _leave_artifacts(spec: ReleaseSpec, receipt: Receipt) -> None:
     create_markdown_artifact(markdown=card_markdown(receipt.card), key="dpdask-card", description="Release card")
-    ledger = open_ledger(spec)
+    ledger = open_ledger(spec.budget.ledger)
     try:
         state = ledger.state(spec.budget.dataset)
     finally:

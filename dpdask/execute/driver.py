@@ -6,11 +6,13 @@ Un-noised blocks stay inside one task; partial norms and sums pass between tasks
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import ipaddress
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +137,7 @@ def _check_workers(client: Any) -> None:
     """Workers are there, run this version of dpdask, and never write what they hold to disk."""
     try:
         client.wait_for_workers(1, timeout=60)
-        found = client.run(tasks.worker_facts)
+        found = client.run(tasks.worker_fault, _version())
     except TimeoutError:
         found = None
     except Exception as error:
@@ -144,15 +146,14 @@ def _check_workers(client: Any) -> None:
         ) from None
     if not found:
         raise ClusterError("the cluster has no workers after 60 seconds; start some")
-    mine = importlib.metadata.version("dpdask")
-    for facts in found.values():
-        if facts["dpdask"] != mine:
-            raise ClusterError(f"a worker runs dpdask {facts['dpdask']}, this is {mine}; install the same version everywhere")
-        if facts["spills"]:
-            raise ClusterError(
-                "a worker may spill to disk, where raw values would stay; set distributed.worker.memory.target and .spill to"
-                " false in its Dask configuration"
-            )
+    for fault in found.values():
+        if fault is not None:
+            raise ClusterError(fault)
+
+
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("dpdask")
 
 
 @dataclass(kw_only=True)
@@ -367,7 +368,8 @@ def _window(client: Any) -> int:
 
 
 def _submit(client: Any, function: Callable[..., Any], *args: Any) -> Any:
-    return client.submit(function, *args, pure=False, retries=2)
+    name = f"{function.__name__}-{uuid.uuid4().hex}"
+    return client.submit(tasks.on_sound_worker, _version(), function, *args, key=name, pure=False, retries=2)
 
 
 def _run(client: Any, calls: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Any]:

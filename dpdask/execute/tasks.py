@@ -7,6 +7,7 @@ leaves a task only as one of ours, with a constant text and no trace of what it 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dpdask.errors import DpdaskError, ReleaseError
+from dpdask.errors import ClusterError, DpdaskError, ReleaseError
 from dpdask.grid import Grid, clip_factors, record_norms
 from dpdask.noise import SphericalNoise
 from dpdask.noise.radii import chunk_radii
@@ -33,8 +34,9 @@ __all__ = [
     "clip_part",
     "noisy_answer",
     "norms_part",
+    "on_sound_worker",
     "sum_part",
-    "worker_facts",
+    "worker_fault",
     "write_tiles",
 ]
 
@@ -107,14 +109,32 @@ class TileJob:
         return "<TileJob>"
 
 
-def worker_facts(dask_worker: Any) -> dict[str, Any]:
-    """What the driver must know of a worker before it sends data there; Dask passes the worker."""
-    import importlib.metadata
-
+def worker_fault(version: str, dask_worker: Any) -> str | None:
+    """Why a worker must not see data, None if it may: another dpdask, or memory that goes to disk. Dask passes the worker."""
+    found = importlib.metadata.version("dpdask")
+    if found != version:
+        return f"a worker runs dpdask {found}, this is {version}; install the same version everywhere"
     memory = dask_worker.memory_manager
     fractions = [getattr(memory, f"memory_{name}_fraction", True) for name in ("target", "spill")]
-    spills = bool(getattr(memory, "memory_limit", True)) and any(fractions)  # without a limit there is nothing to spill at
-    return {"dpdask": importlib.metadata.version("dpdask"), "spills": spills}
+    if getattr(memory, "memory_limit", True) and any(fractions):  # without a limit there is nothing to spill at
+        return (
+            "a worker may spill to disk, where raw values would stay; set distributed.worker.memory.target and .spill to"
+            " false in its Dask configuration"
+        )
+    return None
+
+
+def on_sound_worker(version: str, function: Callable[..., R], *args: Any) -> R:
+    """Run a task of ours, unless the worker, which may have joined after the release began, must not see data."""
+    from distributed import get_worker
+
+    worker: Any = get_worker()
+    if getattr(worker, "dpdask_sound", None) != version:
+        fault = worker_fault(version, worker)
+        if fault is not None:
+            raise ClusterError(fault)
+        worker.dpdask_sound = version
+    return function(*args)
 
 
 @_discreet

@@ -1,6 +1,6 @@
 """The only door to zarr: open a source, stage chunks, verify, publish, read back."""
 
-from dpdask.store.layout import ChunkRecord, Layout
+from dpdask.store.layout import ChunkRecord, Layout, digest_of_bytes
 from dpdask.store.local import LocalPlace
 from dpdask.store.place import Place
 from dpdask.store.places import place_at
@@ -18,6 +18,7 @@ __all__ = [
     "Staging",
     "array_names",
     "digest_of",
+    "digest_of_bytes",
     "open_group",
     "open_source",
     "place_at",

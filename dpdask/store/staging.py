@@ -66,7 +66,7 @@ class Staging:
 
     def note(self, name: str, document: dict[str, Any]) -> None:
         """Keep a document beside the plan."""
-        self.control.write(name, json.dumps(document, allow_nan=False).encode())
+        _write(self.control, name, json.dumps(document, allow_nan=False).encode())
 
     def noted(self, name: str) -> dict[str, Any] | None:
         """A document kept by :meth:`note`."""
@@ -77,15 +77,8 @@ class Staging:
         """Encode and store one write unit."""
         key, buffers = layout.key(index), layout.encode(index, block)
         digest = digest_of_bytes(buffers)
-        try:
-            self.data.write(key, buffers)
-        except OSError as error:
-            code = error.errno
-        else:
-            return key, sum(len(buffer) for buffer in buffers), digest
-        if code == errno.ENOSPC or code == errno.EDQUOT:
-            raise StoreError("the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`")
-        raise StoreError("the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`")
+        _write(self.data, key, buffers)
+        return key, sum(len(buffer) for buffer in buffers), digest
 
     def check(self, layout: Layout, index: tuple[int, ...], record: ChunkRecord) -> bool:
         """Whether a staged unit is there, decodes, and is the one that was recorded."""
@@ -99,7 +92,7 @@ class Staging:
 
     def record(self, segment: int, records: Iterable[ChunkRecord]) -> None:
         """Keep the records of finished units, as one more segment of the manifest."""
-        self.control.write(f"manifest-{segment:06d}.json", json.dumps(list(records)).encode())
+        _write(self.control, f"manifest-{segment:06d}.json", json.dumps(list(records)).encode())
 
     def recorded(self) -> tuple[int, list[ChunkRecord]]:
         """How many segments there are and the records they hold."""
@@ -132,6 +125,20 @@ class Staging:
         if self.data is self.output and self.output.read(_ROOT) is None:
             self.output.delete()
         self.control.delete()
+
+
+def _write(place: Place, name: str, content: Any) -> None:
+    """Put a file, or say what is wrong with the place by a text of ours alone."""
+    try:
+        place.write(name, content)
+        return
+    except OSError as error:
+        code = error.errno
+    if code == errno.ENOENT:
+        raise StoreError("the staging beside the output is gone: the release was finished or aborted elsewhere")
+    if code == errno.ENOSPC or code == errno.EDQUOT:
+        raise StoreError("the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`")
+    raise StoreError("the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`")
 
 
 def release_documents(

@@ -17,8 +17,9 @@ from dpdask import PrivacyBudget, execute
 from dpdask.ledger import Ledger
 from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import ReleasePlan, make_plan
-from dpdask.releasing import Receipt, release
+from dpdask.releasing import release
 from dpdask.spec import parse_release_spec
+from dpdask.stages import Receipt
 from dpdask.store import Staging
 
 KEY = bytes(range(32))

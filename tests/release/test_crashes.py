@@ -140,6 +140,18 @@ def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) ->
     assert space.spent() > 0
 
 
+def test_a_published_release_is_concluded_without_its_source(begun: tuple[Workspace, Path]) -> None:
+    """Killed between publication and commit, and the source is gone by then: resume needs the ledger alone."""
+    space, spec = begun
+    killed_at("published", 0, spec, "resume")
+    shutil.rmtree(space.folder / "source.zarr")
+    with pytest.raises(ReleaseError, match="published already"):
+        abort(spec)
+    resume(spec)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert space.left_behind() == ["out.zarr"]
+
+
 def test_source_changed_in_between_is_aborted_and_burned(begun: tuple[Workspace, Path]) -> None:
     space, spec = begun
     charged = space.spent()

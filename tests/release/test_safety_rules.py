@@ -160,6 +160,33 @@ def test_rule_9_trust_boundary(space: Workspace) -> None:
 
 
 @pytest.mark.slow
+def test_rule_9_holds_for_workers_that_join_later(space: Workspace) -> None:
+    """A spilling worker that joins a sound cluster after the checks gets no data: its tasks refuse to run."""
+    space.source(people(64, 8), chunks=(4, 8))
+    spills = {"distributed.worker.memory.spill": 0.7, "distributed.worker.memory.target": 0.6}
+    local = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "security": True}
+    with (
+        dask.config.set(dict.fromkeys(spills, False)),
+        LocalCluster(n_workers=1, **local) as cluster,
+        Client(cluster) as client,
+    ):
+        [sound] = client.nthreads()
+
+        def join(progress: Any) -> None:
+            if progress.stage == "key":
+                with dask.config.set(spills):
+                    cluster.scale(2)
+                    client.wait_for_workers(2)
+                client.retire_workers([sound])
+
+        with pytest.raises(ClusterError, match="spill"):
+            release(space.spec(), client=client, on_progress=join)
+    assert not [path for path in (space.folder / "out.zarr.dpdask-staging").rglob("*") if path.name != "release.json"]
+    resume(space.spec())
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+@pytest.mark.slow
 def test_a_client_of_the_callers_own_is_used(space: Workspace) -> None:
     space.source(people(64, 8), chunks=(16, 8))
     quiet = {"distributed.worker.memory.spill": False, "distributed.worker.memory.target": False}

@@ -1,0 +1,8 @@
+"""Plans: everything that is decided before a release is charged."""
+
+from dpdask.planning.components import component_with_directions
+from dpdask.planning.fingerprint import software_versions
+from dpdask.planning.make import make_plan
+from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
+
+__all__ = ["Component", "ReleasePlan", "component_with_directions", "make_plan", "needs_norm_pass", "software_versions"]

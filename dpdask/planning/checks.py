@@ -1,0 +1,88 @@
+"""What must fit before anything is spent: public parts, output numbers, memory, room on the disk."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from dpdask.errors import InvalidSpec, StoreError
+from dpdask.noise.recipes import IidRecipe, SphericalRecipe
+from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.spec.release import ReleaseSpec
+from dpdask.store import Layout, SourceArray
+
+__all__ = ["check_memory", "check_output", "check_public", "check_room"]
+
+
+def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None:
+    """Attributes and coordinates that are to be copied exist and fit the result."""
+    source.attributes(spec.publish.attributes)
+    sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
+    for name in spec.publish.coordinates:
+        shape, dimensions = source.coordinate_schema(name)
+        dims = dimensions or ((name,) if len(shape) == 1 else ())
+        fits = len(dims) == len(shape) and all(sizes.get(d) == n for d, n in zip(dims, shape, strict=True))
+        if not fits or name == layout.name:
+            raise StoreError(
+                f"publish.coordinates: {name!r} does not lie along the result's dimensions {list(layout.dimension_names)};"
+                " name them by publish.dimension_names or drop it"
+            )
+
+
+def check_output(layout: Layout, data: Component) -> None:
+    """Packed integers hold every value that the noise can make."""
+    dtype = np.dtype(layout.dtype)
+    if dtype.kind == "f":
+        return
+    recipe = data.fitted.recipe
+    if recipe.step is None:
+        raise InvalidSpec(f"noise.output_dtype: {dtype} needs one grid for all entries, which this noise has not; use float64")
+    if data.query.symmetric:
+        raise InvalidSpec(f"noise.output_dtype: {dtype} cannot hold the halves of a symmetrised result; use float64")
+    limit: float = 0
+    if isinstance(recipe, IidRecipe):
+        limit = recipe.grid.limit
+    elif isinstance(recipe, SphericalRecipe):
+        spread = math.sqrt(recipe.noise.entries) * 64 * recipe.noise.entry_std
+        limit = (max(abs(recipe.low), abs(recipe.high)) + spread) / recipe.rounding
+    if limit > np.iinfo(dtype).max:
+        raise InvalidSpec(
+            f"noise.output_dtype: {dtype} cannot hold {limit:.3g} grid steps; use int64, float64 or a smaller"
+            " noise.steps_per_sigma"
+        )
+
+
+def check_memory(plan: ReleasePlan) -> None:
+    """A worker holds its tiles within what it is allowed."""
+    allowed = plan.spec.compute.memory
+    if allowed is None:
+        total = _machine_memory() if plan.spec.compute.cluster == "local" else None
+        allowed = None if total is None else int(0.8 * total / plan.spec.compute.workers)
+    if allowed is not None and plan.worker_bytes > allowed:
+        wide = (
+            f" (the noise mixes axes {list(plan.data.tiling.spanned)}, which tiles hold whole)"
+            if plan.data.tiling.spanned
+            else ""
+        )
+        raise InvalidSpec(
+            f"a worker would hold {plan.worker_bytes / 1e9:.3g} GB for tiles of shape {plan.data.tiling.extent}{wide},"
+            f" more than the {allowed / 1e9:.3g} GB allowed; use smaller publish.chunks, fewer compute.threads or more memory"
+        )
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_room(plan: ReleasePlan) -> None:
+    """The output can be written and its disk has the room."""
+    plan.output.check_writable()
+    free = plan.output.free_bytes()
+    wanted = plan.layout.total_bytes if plan.layout.codec == "none" else plan.layout.total_bytes // 8
+    if free is not None and free < wanted + 2**20:
+        raise StoreError(
+            f"the output needs {wanted / 1e6:.4g} MB but its disk has {free / 1e6:.4g} MB left; free some space or choose"
+            " another output.url"
+        )

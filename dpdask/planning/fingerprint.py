@@ -1,0 +1,44 @@
+"""What a release is known by in the ledger, and the software that computes it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from typing import Any
+
+from dpdask.noise import SphericalNoise
+from dpdask.planning.plan import Component
+from dpdask.spec.release import ReleaseSpec
+from dpdask.store import Layout
+
+__all__ = ["fingerprint", "software_versions"]
+
+
+def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: Component | None, layout: Layout) -> str:
+    """What makes a release this one and no other: source, spec, grid, sampler and library, but not where it is computed."""
+    asked = spec.model_dump(mode="json", by_alias=True, exclude={"compute": True, "source": {"options"}, "output": {"options"}})
+    asked["budget"] = spec.budget.dataset
+    facts: dict[str, Any] = {
+        "source": identity,
+        "spec": asked,
+        "layout": [layout.name, layout.shape, layout.chunks, layout.shards, layout.dtype, layout.codec, layout.dimension_names],
+        "grid": data.fitted.recipe.describe(),
+        "noise": _digest(data.fitted.recipe.noise.describe()),
+        "directions": None if directions is None else directions.fitted.recipe.describe(),
+        "dpdask": importlib.metadata.version("dpdask"),
+    }
+    if isinstance(data.fitted.recipe.noise, SphericalNoise):  # radii and stretches are floating point
+        facts["scipy"] = importlib.metadata.version("scipy")
+    return _digest(facts)
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def software_versions() -> dict[str, str]:
+    """The versions of what computes a release."""
+    names = ("dpdask", "numpy", "scipy", "numba", "zarr", "dask", "distributed", "cryptography")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}

@@ -1,0 +1,155 @@
+"""What a plan is: the parts that are decided before a release is charged, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdask.ledger import Forecast
+from dpdask.mechanisms import Calibrated
+from dpdask.noise.recipes import IidRecipe
+from dpdask.privacy import Guarantee
+from dpdask.queries import Clip, Fitted, Query
+from dpdask.spec.release import ReleaseSpec
+from dpdask.store import Layout, Place, SourceArray
+from dpdask.tiling import Tiling
+
+__all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
+
+WORKER_BASE = 300 * 10**6  # what a worker holds before any tile: the interpreter, libraries, compiled kernels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Component:
+    """One noisy answer of a release: the data itself, or the covariance that its noise directions come from."""
+
+    name: str
+    query: Query
+    calibrated: Calibrated
+    fitted: Fitted
+    guarantee: Guarantee
+    tiling: Tiling
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasePlan:
+    """Everything that is decided before a release is charged."""
+
+    spec: ReleaseSpec
+    source: SourceArray
+    identity: str
+    output: Place
+    data: Component
+    directions: Component | None
+    guarantee: Guarantee
+    layout: Layout
+    fingerprint: str
+    forecast: Forecast | None
+    warnings: tuple[str, ...]
+
+    @property
+    def threads(self) -> int:
+        """Threads of one worker."""
+        return self.spec.compute.threads or os.cpu_count() or 1
+
+    @property
+    def tile_bytes(self) -> int:
+        """What one tile task holds: its input, its output, and copies that its recipe makes."""
+        entries = math.prod(self.data.tiling.extent)
+        item = np.dtype(self.layout.dtype).itemsize + self.source.working_dtype.itemsize
+        fused = isinstance(self.data.fitted.recipe, IidRecipe) and not self.data.query.summed
+        return entries * (item if fused else item + 24)
+
+    @property
+    def task_bytes(self) -> int:
+        """What one task of any kind holds at most."""
+        summing = 3 * max(self.spec.compute.task_size, self.tile_bytes) if self.data.query.summed else 0
+        return max(self.tile_bytes, summing)
+
+    @property
+    def worker_bytes(self) -> int:
+        """The peak memory of one worker."""
+        return WORKER_BASE + self.threads * self.task_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their own."""
+        once = math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
+        return once * (2 if needs_norm_pass(self.data) else 1) + (once if self.directions is not None else 0)
+
+    @property
+    def entry_std(self) -> float:
+        """The root mean square of the noise of one released entry."""
+        return self.data.query.released_std(self.data.fitted.recipe.noise)
+
+    @property
+    def scale_factor(self) -> float | None:
+        """What a packed integer stands for, None for float output."""
+        if np.dtype(self.layout.dtype).kind == "f":
+            return None
+        step = self.data.fitted.recipe.step
+        return None if step is None else step / self.data.query.divisor
+
+    def _protects(self) -> str:
+        """Whom the release protects, in words that show a wrong axis."""
+        query = self.data.query
+        axis = getattr(query, "record_axis", None)
+        axis = getattr(query.bound, "record_axis", None) if axis is None else axis
+        whom = "what the caller declares" if query.name == "declared" else "the whole tensor"
+        if axis is not None:
+            whom = _records(query.source_shape[axis], query.source_shape, axis)
+        return f"{whom} ({query.body.adjacency}, at most {query.max_contributions} per unit)"
+
+    def describe(self) -> dict[str, Any]:
+        """The plan for people and programs who may see the source."""
+        guarantee = self.guarantee.describe()
+        return {
+            "source": {"shape": list(self.source.shape), "dtype": self.source.dtype, "chunks": list(self.source.chunks)},
+            "output": {
+                "shape": list(self.layout.shape),
+                "dtype": self.layout.dtype,
+                "chunks": list(self.layout.chunks),
+                "shards": None if self.layout.shards is None else list(self.layout.shards),
+                "bytes": self.layout.total_bytes,
+            },
+            "query": self.data.query.describe(),
+            "protects": self._protects(),
+            "sensitivity": self.data.query.body.radius / self.data.query.divisor,
+            "guarantee": guarantee,
+            "expected_error": {"entry_std": self.entry_std, "noise": type(self.data.fitted.recipe.noise).__name__},
+            "grid": self.data.fitted.recipe.describe(),
+            "ledger": None
+            if self.forecast is None
+            else {
+                "dataset": self.spec.budget.dataset,
+                "total": {"epsilon": self.forecast.total.epsilon, "delta": self.forecast.total.delta},
+                "spent_before": self.forecast.before,
+                "spent_after": self.forecast.after,
+            },
+            "tiles": self.data.tiling.count,
+            "tile_shape": list(self.data.tiling.extent),
+            "peak_bytes_per_worker": self.worker_bytes,
+            "bytes_to_read": self.read_bytes,
+            "bytes_to_write": self.layout.total_bytes,
+            "warnings": list(self.warnings),
+        }
+
+
+def _records(count: int, shape: tuple[int, ...], axis: int) -> str:
+    values = math.prod(shape) // count
+    return f"one of {count} records along axis {axis}, {values} value{'s' * (values > 1)} each"
+
+
+def needs_norm_pass(component: Component) -> bool:
+    """Whether records reach beyond one tile, so that their norms need a pass of their own."""
+    query = component.query
+    if not isinstance(query.bound, Clip):
+        return False
+    if query.summed:
+        return component.tiling.count > 1
+    extent, shape = component.tiling.extent, query.source_shape
+    return any(e != n for axis, (e, n) in enumerate(zip(extent, shape, strict=True)) if axis != query.bound.record_axis)
