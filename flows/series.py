@@ -73,7 +73,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: str, axis: int, long
         raise InvalidSpec(f"output.url {spec.output.url!r} is the same for every run; put {{start}} and {{stop}} into it")
     length = open_source(place_at(spec.source.url, spec.source.options), spec.source.array).shape
     if not 0 <= axis < len(length):
-        raise InvalidSpec(f"axis {axis} is not an axis of the source's shape {length}; choose one from 0 to {len(length) - 1}")
+        raise InvalidSpec(f"axis {axis} is none of the source's axes; choose one from 0 to {len(length) - 1}")
     past = ledger.windows(spec.budget.dataset, series)
     unfinished = [window for window, is_open in past if is_open]
     if unfinished:

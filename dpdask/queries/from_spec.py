@@ -53,7 +53,7 @@ def _record_axis(unit: s.UnitSection, shape: tuple[int, ...]) -> int | None:
         return None
     if not -len(shape) <= unit.record_axis < len(shape):
         raise InvalidSensitivity(
-            f"unit.record_axis={unit.record_axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
+            f"unit.record_axis={unit.record_axis} is none of the source's axes; choose one from 0 to {len(shape) - 1}"
         )
     return unit.record_axis % len(shape)
 
@@ -86,15 +86,13 @@ def _feature_axis(unit: s.UnitSection, shape: tuple[int, ...], axis: int | None,
     if unit.feature_axis is not None:
         if not -len(shape) <= unit.feature_axis < len(shape) or unit.feature_axis % len(shape) == axis:
             raise InvalidSensitivity(
-                f"unit.feature_axis={unit.feature_axis} is no axis of shape {shape} besides the record axis; choose another"
+                f"unit.feature_axis={unit.feature_axis} is no axis of the source besides the record axis; choose another"
             )
         return unit.feature_axis % len(shape)
     if count == 1:
         return others[0] if others else 0
     if len(others) != 1:
-        raise InvalidSensitivity(
-            f"ranges per feature on shape {shape} could lie along several axes; name one: unit.feature_axis"
-        )
+        raise InvalidSensitivity(f"ranges per feature could lie along any of the axes {others}; name one: unit.feature_axis")
     return others[0]
 
 
@@ -183,7 +181,7 @@ def _sum(
 def _covariance(unit: s.UnitSection, shape: tuple[int, ...], axis: int | None, bound: Clip | Ranges) -> Covariance:
     if len(shape) != 2 or axis is None:
         raise InvalidSensitivity(
-            f"a covariance needs a matrix of records and features, and unit.record_axis; the source has shape {shape}"
+            f"a covariance needs a matrix of records and features, and unit.record_axis; the source has {len(shape)} axes"
         )
     if not isinstance(bound, Clip):
         raise InvalidSensitivity("a covariance is bounded by unit.l2_clip_norm; give that instead of ranges")
@@ -208,7 +206,7 @@ def _histogram(section: s.HistogramSection, unit: s.UnitSection, shape: tuple[in
     axis = _record_axis(unit, shape)
     if axis is None or len(shape) > 2:
         raise InvalidSensitivity(
-            f"a histogram counts records of a table: one or two axes and unit.record_axis; the source has shape {shape}"
+            f"a histogram counts records of a table: one or two axes and unit.record_axis; the source has {len(shape)}"
         )
     available = 1 if len(shape) == 1 else shape[1 - axis]
     columns = tuple(section.columns) if section.columns is not None else tuple(range(len(section.edges)))

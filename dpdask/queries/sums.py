@@ -115,7 +115,7 @@ class Covariance(SummedQuery):
             ratio = 1.0
             bits = min(20, int((48 - math.log2(self.public_records)) / 2))
             if bits < 8:
-                raise OutOfReach(f"{self.records} records are too many for an exact covariance; release fewer")
+                raise OutOfReach(f"{self.public_records} records are too many for an exact covariance; release fewer")
             grid = fine_clip_grid(norm, bits=bits)
             unit = grid.step**2
         rule = RecordRule(grid=grid, record_axis=self.record_axis)

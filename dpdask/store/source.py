@@ -71,9 +71,7 @@ class SourceArray:
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
         """The same source, restricted to part of one axis; what is written outside of it does not change its identity."""
         if not 0 <= axis < len(self.shape) or not 0 <= start < stop <= self.shape[axis]:
-            raise StoreError(
-                f"source.window: {start} to {stop} of axis {axis} is no part of shape {self.shape}; choose another"
-            )
+            raise StoreError(f"source.window: {start} to {stop} of axis {axis} is no part of the source; choose another")
         shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))
         facts = self._array().metadata.to_dict()
         sizes = [n for i, n in enumerate(self.shape) if i != axis]

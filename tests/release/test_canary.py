@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask.errors import DpdaskError
 from dpdask.execute import tasks
 from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import make_plan
@@ -199,3 +200,32 @@ def test_nothing_published_depends_on_a_private_number_of_records(space: Workspa
         assert len({card for name, card in cards if name == mechanism}) == 1
     names = {p.name for p in Path(space.folder).rglob("c.*")}
     assert names <= {"c.0", "c.0.0"}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"unit": {"record_axis": 2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0}},
+        {"unit": {"record_axis": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3}},
+        {"unit": {"record_axis": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3, "feature_axis": 0}},
+        {"source": {"window": {"axis": 0, "start": 5, "stop": 99_999_999}}},
+        {"query": "identity"},
+        {"query": "mean"},
+        {"query": {"name": "histogram", "edges": [[-1, 0, 1]], "columns": [99]}},
+        {"publish": {"chunks": [3, 3, 3]}},
+    ],
+)
+def test_no_error_shows_a_private_number_of_records(space: Workspace, mistake: dict[str, Any]) -> None:
+    """Errors reach schedulers' databases, where more people read them than may know how many records there are."""
+    count = 48_611
+    space.source(np.zeros((count, 8), "f4"))
+    asked: dict[str, Any] = {
+        "query": "sum",
+        "unit": {"record_axis": 0, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
+        **mistake,
+    }
+    if "source" in mistake:
+        asked["source"] = {**space.spec()["source"], **mistake["source"]}
+    with pytest.raises(DpdaskError) as caught:
+        space.release(**asked)
+    assert str(count) not in str(caught.value)
