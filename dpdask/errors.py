@@ -12,6 +12,7 @@
     │   └── LedgerCorrupt         a row was changed, removed or reordered
     ├── ReleaseError          a release cannot go on
     │   ├── StoreError            a source or an output cannot be opened, read or written
+    │   │   └── ClaimDamaged          nobody can tell which release is under way to an output
     │   ├── ClusterError          the Dask cluster cannot be reached, is not trusted or lost its workers
     │   ├── SourceChanged         the source is not the one that was planned for; the release was burned
     │   └── VerificationFailed    a published or staged array is not what its record says
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "BudgetExceeded",
+    "ClaimDamaged",
     "ClusterError",
     "DpdaskError",
     "InvalidBudget",
@@ -88,6 +90,10 @@ class ReleaseError(DpdaskError):
 
 class StoreError(ReleaseError):
     """A source or an output cannot be opened, read or written."""
+
+
+class ClaimDamaged(StoreError):
+    """The note that says which release is under way to an output cannot be read."""
 
 
 class ClusterError(ReleaseError):

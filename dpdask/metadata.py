@@ -6,6 +6,8 @@ released array repeats the essentials as flat ``dp:*`` attributes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +18,7 @@ __all__ = [
     "CONVENTION",
     "ReleaseCard",
     "array_attributes",
+    "card_digest",
     "card_from_attributes",
     "group_attributes",
     "json_schema",
@@ -167,6 +170,11 @@ def array_attributes(card: ReleaseCard, public: dict[str, Any]) -> dict[str, Any
         facts["scale_factor"] = card.released.scale_factor
         facts["add_offset"] = 0.0
     return {**{name: value for name, value in public.items() if name not in facts}, **facts}
+
+
+def card_digest(card: ReleaseCard) -> str:
+    """SHA-256 of everything on a card, which the ledger keeps."""
+    return hashlib.sha256(json.dumps(card.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
 
 
 def card_from_attributes(attributes: dict[str, Any]) -> ReleaseCard:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpdask.errors import StoreError, VerificationFailed
+from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger
+from dpdask.mechanisms import Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
-from dpdask.metadata import ReleaseCard, card_from_attributes
+from dpdask.metadata import ReleaseCard, card_digest, card_from_attributes
 from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
 from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
 from dpdask.sensitivity import body_from_description
@@ -45,24 +46,35 @@ def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
 
 
 def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None) -> ReleaseCard:
-    """Recompute what a release says of itself: schema, every chunk, digest, guarantee; with a ledger, that it was committed.
+    """Recompute what a release says of itself: schema, every chunk, digest, guarantee.
 
-    Raises :class:`VerificationFailed` at the first thing that does not hold.
+    With a ledger also that this very card and these chunks were committed; without one, a card that was rewritten as a whole,
+    to agree with itself, is not found. Raises :class:`VerificationFailed` at the first thing that does not hold.
     """
     place = place_at(url, options)
     group = open_group(place)
     card = card_from_attributes(dict(group.attrs))
     _check_chunks(place, card)
-    array = group[card.released.array]
+    try:
+        array = group[card.released.array]
+    except Exception:
+        raise VerificationFailed(f"the group has no readable array {card.released.array!r}, which its card names") from None
     if list(array.shape) != card.released.shape or str(array.dtype) != card.released.dtype:
         raise VerificationFailed("the array's shape or dtype is not the one on the card")
-    _check_guarantee(card)
+    try:
+        _check_guarantee(card)
+    except VerificationFailed:
+        raise
+    except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise VerificationFailed(f"the guarantee on the card cannot be recomputed ({type(error).__name__})") from None
     if ledger is not None:
         record = ledger.named(card.release)
         if record is None or record.last != "commit":
             raise VerificationFailed("the ledger does not know the release as committed; ask its curator")
         if record.manifest != card.manifest.digest:
             raise VerificationFailed("the ledger committed another manifest; the array was changed after publication")
+        if record.card != card_digest(card):
+            raise VerificationFailed("the ledger committed another card; it was changed after publication")
     return card
 
 
@@ -86,7 +98,7 @@ def _check_guarantee(card: ReleaseCard) -> None:
         raise VerificationFailed("the verified guarantee does not follow from the profile on the card")
     if card.guarantee.certified != (found[1] <= claimed.delta):
         raise VerificationFailed("the card's verdict does not follow from its own numbers")
-    if "configuration" not in card.noise or card.composition.steps > 1 or card.composition.sampling_rate is not None:
+    if "configuration" not in card.noise:  # too large for a card: its digest is there instead
         return
     noise, body = noise_from_description(card.noise), body_from_description(card.sensitivity.body)
     if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=1e-9):
@@ -95,12 +107,16 @@ def _check_guarantee(card: ReleaseCard) -> None:
     shrink = math.sqrt((card.released.shape[0] + 1) / (2 * card.released.shape[0])) if query == "covariance" else 1.0
     if not math.isclose(noise.entry_std / card.query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=1e-9):
         raise VerificationFailed("the noise level on the card does not follow from its noise")
-    if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile):
+    steps = Steps(count=card.composition.steps, sampling_rate=card.composition.sampling_rate)
+    if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile) and steps.single:
         same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
         enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
     elif isinstance(noise, IidNoise | KroneckerNoise):  # directions found on the way come on top
-        limit = profile.mu if isinstance(profile, GaussianProfile) else math.inf
-        enough = gaussian_mu(noise, body) <= limit * (1 + 1e-9)
+        needed = steps.compose(GaussianProfile(gaussian_mu(noise, body)), body.adjacency)
+        if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
+            enough = needed.mu <= profile.mu * (1 + 1e-9)
+        else:
+            enough = needed.delta(claimed.epsilon) <= profile.delta(claimed.epsilon) * (1 + 1e-6)
     else:
         enough = False
     if not enough:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpdask import execute
-from dpdask.errors import ReleaseError, SourceChanged
+from dpdask.errors import ClaimDamaged, ReleaseError, SourceChanged, StoreError
 from dpdask.ledger import Ledger, open_ledger
 from dpdask.noise.stream import random_bytes
 from dpdask.planning import ReleasePlan, make_plan
@@ -16,9 +16,9 @@ from dpdask.published import published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
 from dpdask.stages import OnProgress, Receipt, ReleaseRun, burn, conclude
-from dpdask.store import Staging, place_at
+from dpdask.store import Staging, drop_claim, place_at, release_under_way
 
-__all__ = ["abort", "finish_published", "plan", "release", "release_run", "resume"]
+__all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
 
 _UNFINISHED = "a release to this output is unfinished; `dpdask resume` finishes it, `dpdask abort` gives it up"
 
@@ -40,7 +40,7 @@ def plan(spec: SpecLike, *, resuming: bool = False) -> ReleasePlan:
     ledger = open_ledger(parsed.budget.ledger)
     try:
         output = place_at(parsed.output.url, parsed.output.options)
-        begun = Staging.of(output).under_way() is not None
+        begun = release_under_way(output) is not None
         if begun and not resuming:
             raise ReleaseError(_UNFINISHED)
         return make_plan(parsed, ledger=None if begun else ledger, resuming=begun)
@@ -70,17 +70,26 @@ def resume(spec: SpecLike, client: Any = None, on_progress: OnProgress | None = 
 
 
 def finish_published(spec: SpecLike) -> Receipt | None:
-    """Commit a release that was cut off after its publication; None where there is none. Needs no source and no cluster."""
+    """Conclude a release that was cut off when it was complete; None where there is none. Needs no source and no cluster."""
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
         output = place_at(parsed.output.url, parsed.output.options)
-        staging = Staging.of(output)
-        name = staging.under_way()
+        name = release_under_way(output)
         record = None if name is None else ledger.named(name)
-        if name is None or record is None:
+        if name is None or record is None or record.last not in ("publish", "commit"):
             return None
+        staging = Staging.of(output, name)
         card = published_card(output, name)
+        if card is None and record.open:
+            if not staging.ready():
+                raise ReleaseError(
+                    "the release was complete, but is neither published nor in its staging; `dpdask abort` closes it, and its"
+                    " charge stays"
+                )
+            if not staging.publish():
+                raise StoreError(f"output {parsed.output.url!r} is taken by something else; move it away and `dpdask resume`")
+            card = published_card(output, name)
         return None if card is None else conclude(parsed, ledger, staging, record.release, card)
     finally:
         ledger.close()
@@ -98,7 +107,7 @@ def release_run(
     ledger = open_ledger(parsed.budget.ledger)
     try:
         output = place_at(parsed.output.url, parsed.output.options)
-        name = Staging.of(output).under_way()
+        name = release_under_way(output)
         if name is not None and unfinished == "refuse":
             raise ReleaseError(_UNFINISHED)
         if name is None and unfinished == "require":
@@ -124,13 +133,13 @@ def _begin(spec: ReleaseSpec, ledger: Ledger) -> ReleaseRun:
             f"this very release was closed by {known.last}; a new one is a new charge: raise publish.edition to ask for it"
         )
     name = known.name if known is not None else random_bytes(16).hex()
-    return ReleaseRun(made, ledger, Staging.of(made.output), name)
+    return ReleaseRun(made, ledger, Staging.of(made.output, name), name)
 
 
 def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     """The run that goes on where another stopped."""
     output = place_at(spec.output.url, spec.output.options)
-    staging = Staging.of(output)
+    staging = Staging.of(output, name)
     record = ledger.named(name)
     if record is not None and not record.open and published_card(output, name) is None:
         staging.discard()
@@ -150,19 +159,48 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     return run
 
 
-def abort(spec: SpecLike) -> str:
-    """Give up a release under way: its key is destroyed, its staging removed; a charge that was made stays. Its name."""
+def abort(spec: SpecLike) -> str | None:
+    """Give up a release under way: its key is destroyed, its staging removed; a charge that was made stays. Its name.
+
+    None where nobody can tell any more which release it was: then only what lies beside the output is removed.
+    """
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
         output = place_at(parsed.output.url, parsed.output.options)
-        staging = Staging.of(output)
-        name = staging.under_way()
+        try:
+            name = release_under_way(output)
+        except ClaimDamaged:
+            drop_claim(output)
+            return None
         if name is None:
-            raise ReleaseError("no release to this output is under way; there is nothing to abort")
-        if published_card(output, name) is not None:
-            raise ReleaseError("the release is published already; `dpdask resume` concludes it")
-        burn(ledger, staging, ledger.named(name), "aborted by the curator")
+            raise ReleaseError(
+                "no release to this output is under way; there is nothing to abort here. If the ledger shows one as open, abort"
+                " it by its name: `dpdask abort --release NAME`"
+            )
+        burn(ledger, Staging.of(output, name), ledger.named(name), "aborted by the curator")
         return name
+    finally:
+        ledger.close()
+
+
+def abort_named(name: str, ledger_url: str | None = None, options: dict[str, Any] | None = None) -> str:
+    """Give up a release that the ledger knows as open, by the beginning of its name, wherever its output is. Its whole name.
+
+    ``options`` are the storage options of its output.
+    """
+    ledger = open_ledger(ledger_url)
+    try:
+        found = ledger.open_releases(name)
+        if len(found) != 1:
+            raise ReleaseError(
+                f"{len(found)} open releases have a name that begins with {name!r}; `dpdask ledger show` lists them"
+            )
+        record = found[0]
+        if record.output is None:
+            raise ReleaseError("the ledger does not know where the release was to be published; abort it with its spec")
+        staging = Staging.of(place_at(record.output, options), record.name)
+        burn(ledger, staging, record, "aborted by the curator")
+        return record.name
     finally:
         ledger.close()

@@ -15,14 +15,14 @@ from typing import Any
 
 from dpdask import execute
 from dpdask.cards import make_card
-from dpdask.errors import ReleaseError, SourceChanged, StoreError, VerificationFailed
+from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.execute import Progress
 from dpdask.ledger import Ledger, ReleaseRecord
-from dpdask.metadata import ReleaseCard, array_attributes, group_attributes
+from dpdask.metadata import ReleaseCard, array_attributes, card_digest, group_attributes
 from dpdask.planning import Component, ReleasePlan, component_with_directions
 from dpdask.published import published_card
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import ChunkRecord, Coordinate, Staging, digest_of_bytes, release_documents
+from dpdask.store import ChunkRecord, Coordinate, LocalPlace, Staging, digest_of_bytes, release_documents
 
 __all__ = ["OnProgress", "Receipt", "ReleaseRun", "burn", "conclude"]
 
@@ -46,9 +46,18 @@ def _silent(_progress: Progress) -> None:
 
 
 def burn(ledger: Ledger, staging: Staging, record: ReleaseRecord | None, reason: str) -> None:
-    """Close a charged release without a result, and remove its staging."""
+    """Close a charged release without a result, and remove its staging; what is or may become visible is refused.
+
+    The order matters: on a filesystem the staging goes first, so that from then on nobody can rename it into place; what is not
+    at the output by then never will be. An object store has no such step: there a release that is about to be published stays.
+    """
+    local = isinstance(staging.data, LocalPlace)
+    if local:
+        staging.work.delete()
+    if published_card(staging.output, staging.name) is not None:
+        raise ReleaseError("the release is published already; `dpdask resume` concludes it")
     if record is not None and record.open:
-        ledger.burn(record.release, reason)
+        ledger.burn(record.release, reason, invisible=local)
     staging.discard()
 
 
@@ -103,7 +112,11 @@ class ReleaseRun:
         if self._overtaken():
             return
         made, query = self.plan, self.plan.data.query
-        self._claimed = self._staging.begin(self.name) or self._claimed
+        if self._staging.begin():
+            if made.output.occupied():  # since it was planned
+                self._staging.give_back()
+                raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere")
+            self._claimed = True
         facts = {
             "name": self.name,
             "source": made.identity,
@@ -131,7 +144,8 @@ class ReleaseRun:
         try:
             if self._directions is not None:
                 self._data = _turned(self.cluster, made, self._directions, self._key, self._staging, self.on_progress)
-            self._records = _write(self.cluster, made, self._data, self._prepared, self._key, self._staging, self.on_progress)
+            shared = (self._data, self._prepared, self._key, self._staging, self.on_progress)
+            self._records = _write(self.cluster, made, self._ledger, *shared)
         except StoreError:
             if not self._overtaken():
                 raise
@@ -156,10 +170,15 @@ class ReleaseRun:
         if self._overtaken() and self.receipt is not None:
             return self.receipt
         made = self.plan
-        record = self._ledger.record(made.fingerprint)
-        if record is None or not record.open:
-            raise ReleaseError("the release was closed while it was being written; start a new one")
-        card = make_card(made, self._data, record, _everything(made, self._records, self._coordinates))
+        record = _check_open(made, self._ledger)
+        chunks = _everything(made, self._records, self._coordinates)
+        card = make_card(made, self._data, record, chunks)
+        kept = ReleaseCard.model_validate(self._staging.settle("card.json", card.model_dump(mode="json")))
+        if kept.manifest != card.manifest:
+            raise ReleaseError(
+                "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
+            )
+        card = kept
         documents = release_documents(
             made.layout,
             group_attributes=group_attributes(card),
@@ -167,9 +186,12 @@ class ReleaseRun:
             coordinates=self._coordinates,
         )
         try:
-            if not self._staging.publish(documents):
+            self._staging.make_ready(documents)
+            self._ledger.publish(made.fingerprint, card.manifest.digest, card_digest(card))
+            self.on_progress(Progress("ready", 1, 1))
+            if not self._staging.publish():
                 raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
-        except StoreError:
+        except (StoreError, LedgerError):
             if self._overtaken() and self.receipt is not None:
                 return self.receipt
             raise
@@ -190,8 +212,17 @@ class ReleaseRun:
     def leave(self) -> None:
         """After a failure: what was claimed and not charged is given back, and what is closed needs no staging."""
         record = self._ledger.record(self.plan.fingerprint)
-        if (self._claimed and record is None) or (record is not None and not record.open):
+        if self._claimed and record is None:
+            self._staging.give_back()
+        elif record is not None and not record.open:
             self._staging.discard()
+
+
+def _check_open(made: ReleasePlan, ledger: Ledger) -> ReleaseRecord:
+    record = ledger.record(made.fingerprint)
+    if record is None or not record.open:
+        raise ReleaseError("the release was closed while it was being written; start a new one")
+    return record
 
 
 def _check_reach(made: ReleasePlan, cluster: Any) -> None:
@@ -220,23 +251,24 @@ def _turned(
     on_progress: OnProgress,
 ) -> Component:
     """The data component along DP directions, found once and kept, so that a retry turns the same way."""
-    kept = staging.noted("directions.json")
+    kept = staging.settled("directions.json")
     if kept is None:
-        kept = {"directions": execute.compute_directions(cluster, made, prepared, key, on_progress)}
-        staging.note("directions.json", kept)
+        found = {"directions": execute.compute_directions(cluster, made, prepared, key, staging, on_progress)}
+        kept = staging.settle("directions.json", found)  # another run may have been first, and differ in the last bits
     return component_with_directions(made, kept["directions"])
 
 
 def _write(
     cluster: Any,
     made: ReleasePlan,
+    ledger: Ledger,
     data: Component,
     prepared: execute.Prepared,
     key: Any,
     staging: Staging,
     on_progress: OnProgress,
 ) -> dict[str, ChunkRecord]:
-    """All tiles into staging; finished ones are recorded every two seconds."""
+    """All tiles into staging; finished ones are recorded every two seconds, if the release was not closed meanwhile."""
     segment, found = staging.recorded()
     records = {record[0]: record for record in found}
     fresh: list[ChunkRecord] = []
@@ -244,6 +276,7 @@ def _write(
     for made_records in execute.write(cluster, made, data, prepared, key, staging, set(records), on_progress):
         fresh += made_records
         if time.monotonic() - noted > _SEGMENT_SECONDS:
+            _check_open(made, ledger)
             staging.record(segment, fresh)
             records.update((record[0], record) for record in fresh)
             segment, fresh, noted = segment + 1, [], time.monotonic()
@@ -294,7 +327,10 @@ def _everything(made: ReleasePlan, records: dict[str, ChunkRecord], coordinates:
 
 
 def conclude(spec: ReleaseSpec, ledger: Ledger, staging: Staging, fingerprint: str, card: ReleaseCard) -> Receipt:
-    """Commit what is published and remove its staging."""
-    ledger.commit(fingerprint, card.manifest.digest)
+    """Commit what is published, if it is what was to be published, and remove its staging."""
+    record = ledger.record(fingerprint)
+    if record is None or record.card != card_digest(card):
+        raise VerificationFailed("the card at the output is not the one that was to be published; move the output away")
+    ledger.commit(fingerprint)
     staging.discard()
     return Receipt(card.release, spec.output.url, spec.output.array, card)

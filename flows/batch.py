@@ -3,7 +3,7 @@
 import fnmatch
 from typing import Any
 
-from dpdask.flows.steps import one_line, say_how_to_resume, tag_run
+from dpdask.flows.steps import one_line, say_it_goes_on, tag_run
 from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -62,8 +62,8 @@ def release_one(spec: ReleaseSpec, number: int) -> str:
 @flow(
     name="privatize-batch",
     persist_result=False,
-    on_crashed=[say_how_to_resume],
-    on_failure=[say_how_to_resume],
+    on_crashed=[say_it_goes_on],
+    on_failure=[say_it_goes_on],
 )
 def privatize_batch(
     specs: list[ReleaseSpec] = Field(default_factory=list),  # Prefect reads it as a schema

@@ -8,6 +8,7 @@ from prefect.states import Failed
 from pydantic import Field
 
 from dpdask.errors import DpdaskError
+from dpdask.privacy import Adjacency
 from dpdask.spec import ReleaseSpec, parse_release_spec
 from dpdask.spec.release import BudgetSection, ComputeSection, OutputSection, PublishSection, SourceSection, UnitSection
 from dpdask.store import open_source, place_at
@@ -24,7 +25,7 @@ def privatize_gradients(
     delta: float,
     clip_norm: Annotated[float, Field(gt=0)],
     sampling_rate: Annotated[float | None, Field(gt=0, le=1)] = None,
-    adjacency: str = "add-remove-one",
+    adjacency: Adjacency = Adjacency.ADD_REMOVE_ONE,
     compute: ComputeSection = ComputeSection(),  # a frozen value
     publish: PublishSection = PublishSection(),
 ) -> Any:
@@ -55,15 +56,21 @@ def privatize_gradients(
 
 
 def gradient_spec(
-    *, privacy: dict[str, float], clip_norm: float, steps: int, sampling_rate: float | None, adjacency: str, **sections: Any
+    *,
+    privacy: dict[str, float],
+    clip_norm: float,
+    steps: int,
+    sampling_rate: float | None,
+    adjacency: Adjacency,
+    **sections: Any,
 ) -> ReleaseSpec:
     """The release of a stack: a declared sensitivity per step, one clip norm under add-remove-one, two under replace-one."""
-    sensitivity = clip_norm if adjacency == "add-remove-one" else 2 * clip_norm
+    sensitivity = clip_norm if adjacency is Adjacency.ADD_REMOVE_ONE else 2 * clip_norm
     plain = {name: section.model_dump(by_alias=True, exclude_defaults=True) for name, section in sections.items()}
     return parse_release_spec(
         {
             **plain,
-            "unit": UnitSection.model_validate({"adjacency": adjacency}).model_dump(mode="json", exclude_defaults=True),
+            "unit": UnitSection(adjacency=adjacency).model_dump(mode="json", exclude_defaults=True),
             "query": {"name": "declared", "l2_sensitivity": sensitivity},
             "privacy": privacy,
             "mechanism": "analytic-gaussian",

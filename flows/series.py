@@ -1,10 +1,11 @@
 """Recurring releases of a growing array: each run privatises what is new since the last one, at a measured pace."""
 
+import contextlib
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from dpdask.flows.steps import carry_out, one_line, say_how_to_resume, tag_run
+from dpdask.flows.steps import carry_out, one_line, say_it_goes_on, tag_run
 from prefect import flow
 from prefect.states import Completed, Failed
 from pydantic import BaseModel, Field
@@ -32,59 +33,67 @@ class _Paced(Exception):
     """The window is spent, politely."""
 
 
-@flow(name="privatize-series", persist_result=False, on_crashed=[say_how_to_resume], on_failure=[say_how_to_resume])
+@flow(name="privatize-series", persist_result=False, on_crashed=[say_it_goes_on], on_failure=[say_it_goes_on])
 def privatize_series(
     spec: ReleaseSpec,
     series: str,
     axis: int,
     pacing: Pacing | None = None,
     longest: Annotated[int | None, Field(ge=1)] = None,
+    whole_chunks: bool = False,
 ) -> Any:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
     The cursor is in the ledger: the end of the last window that was charged and not burned. ``output.url`` holds ``{start}``
-    and ``{stop}``. A run that was cut off is finished first; a window without budget ends the run in the state Refused.
+    and ``{stop}``. A run that was cut off is finished first, at the output where it began; a window without budget ends the run
+    in the state Refused. With ``whole_chunks`` windows end where a chunk of the source does: appending to a chunk that a run is
+    reading changes the source, and burns that run's release.
     """
-    refusal, polite = None, None
-    ledger = open_ledger(spec.budget.ledger)
+    refusal, polite, windowed = None, None, None
     try:
-        windowed = next_release(ledger, spec, series, axis, longest)
-        if windowed is None:
-            return Completed(message=f"nothing new in series {series}", name="Idle")
-        tag_run(f"series:{series}")
-        if pacing is not None:
-            check_pace(ledger, windowed, pacing)
+        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+            windowed = next_release(ledger, spec, series, axis, longest, whole_chunks)
+            if windowed is not None and pacing is not None:
+                check_pace(ledger, windowed, pacing)
     except _Paced as error:
         polite = str(error)
     except DpdaskError as error:
         refusal = one_line(error)
-    finally:
-        ledger.close()
+    tag_run(f"series:{series}")
     if polite is not None:
         return Completed(message=polite, name="Refused")
-    if refusal is not None or windowed is None:
+    if refusal is not None:
         return Failed(message=refusal)
+    if windowed is None:
+        return Completed(message=f"nothing new in series {series}", name="Idle")
     return carry_out(windowed)
 
 
-def next_release(ledger: Ledger, spec: ReleaseSpec, series: str, axis: int, longest: int | None) -> ReleaseSpec | None:
+def next_release(
+    ledger: Ledger, spec: ReleaseSpec, series: str, axis: int, longest: int | None, whole_chunks: bool = False
+) -> ReleaseSpec | None:
     """The spec of the next window, an unfinished one first; None when there is nothing new."""
     if "{start}" not in spec.output.url or "{stop}" not in spec.output.url:
         raise InvalidSpec(f"output.url {spec.output.url!r} is the same for every run; put {{start}} and {{stop}} into it")
-    length = open_source(place_at(spec.source.url, spec.source.options), spec.source.array).shape
-    if not 0 <= axis < len(length):
-        raise InvalidSpec(f"axis {axis} is none of the source's axes; choose one from 0 to {len(length) - 1}")
+    source = open_source(place_at(spec.source.url, spec.source.options), spec.source.array)
+    if not 0 <= axis < len(source.shape):
+        raise InvalidSpec(f"axis {axis} is none of the source's axes; choose one from 0 to {len(source.shape) - 1}")
     past = ledger.windows(spec.budget.dataset, series)
-    unfinished = [window for window, is_open in past if is_open]
+    done = [known.window for known in past if not known.open]
+    unfinished = [known for known in past if known.open and known.window not in done]
     if unfinished:
-        return _windowed(spec, WindowSection(**unfinished[0]))
-    start = max((window["stop"] for window, _ in past), default=0)
-    stop = length[axis] if longest is None else min(length[axis], start + longest)
-    return None if stop <= start else _windowed(spec, WindowSection(axis=axis, start=start, stop=stop, series=series))
+        return _windowed(spec, WindowSection(**unfinished[0].window), unfinished[0].output)
+    start = max((known.window["stop"] for known in past), default=0)
+    stop = source.shape[axis] if longest is None else min(source.shape[axis], start + longest)
+    if whole_chunks:
+        stop -= stop % source.chunks[axis]
+    if stop <= start:
+        return None
+    url = spec.output.url.replace("{start}", str(start)).replace("{stop}", str(stop))
+    return _windowed(spec, WindowSection(axis=axis, start=start, stop=stop, series=series), url)
 
 
-def _windowed(spec: ReleaseSpec, window: WindowSection) -> ReleaseSpec:
-    url = spec.output.url.replace("{start}", str(window.start)).replace("{stop}", str(window.stop))
+def _windowed(spec: ReleaseSpec, window: WindowSection, url: str) -> ReleaseSpec:
     source = spec.source.model_copy(update={"window": window})
     return spec.model_copy(update={"source": source, "output": spec.output.model_copy(update={"url": url})})
 

@@ -20,6 +20,7 @@ def serve(
     axis: int | None = None,
     pacing: dict[str, float] | None = None,
     longest: int | None = None,
+    whole_chunks: bool = False,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped."""
     if (every is None) == (cron is None):
@@ -31,7 +32,7 @@ def serve(
         if axis is None:
             raise InvalidSpec("a series grows along an axis; give --axis")
         chosen = privatize_series
-        parameters |= {"series": series, "axis": axis, "pacing": pacing, "longest": longest}
+        parameters |= {"series": series, "axis": axis, "pacing": pacing, "longest": longest, "whole_chunks": whole_chunks}
     name = series or "release"
     chosen.serve(
         name=name,

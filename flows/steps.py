@@ -30,7 +30,7 @@ from dpdask.releasing import finish_published, plan, release_run
 from dpdask.spec import ReleaseSpec
 from dpdask.stages import Receipt, ReleaseRun
 
-__all__ = ["Refused", "card_markdown", "carry_out", "say_how_to_resume", "tag_run", "watchers"]
+__all__ = ["Refused", "card_markdown", "carry_out", "say_how_to_resume", "say_it_goes_on", "tag_run", "watchers"]
 
 _UPDATE_SECONDS = 1.0
 watchers: list[Callable[[Progress], None]] = []  # others in this process who want to see progress
@@ -209,6 +209,17 @@ def card_markdown(card: ReleaseCard) -> str:
     }
     lines = [f"# Release {card.release[:12]}", "", card.description or "", "", "| | |", "|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def say_it_goes_on(flow: Any, flow_run: Any, state: Any) -> None:
+    """A hook for crashes of flows that make their own specs: the next run goes on, or the release is aborted by its name."""
+    from prefect.logging import get_logger
+
+    get_logger("dpdask").warning(
+        "flow run %s stopped: a charge that was made stays, and the next run of the same deployment finishes that release"
+        " first, with the same noise; `dpdask ledger show` lists open releases, `dpdask abort --release NAME` gives one up",
+        flow_run.name,
+    )
 
 
 def say_how_to_resume(flow: Any, flow_run: Any, state: Any) -> None:

@@ -68,13 +68,27 @@ def resume(spec_path: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("spec_path", metavar="SPEC.yaml")
-def abort(spec_path: str) -> None:
+@click.argument("spec_path", metavar="[SPEC.yaml]", required=False)
+@click.option(
+    "--release", "name", help="Instead of a spec: the name of an open release, or its beginning, as the ledger shows it."
+)
+@click.option("--ledger", "ledger_url", help="The ledger of --release; by default from DPDASK_LEDGER.")
+@_options_option
+def abort(spec_path: str | None, name: str | None, ledger_url: str | None, options: tuple[str, ...]) -> None:
     """Give up an interrupted release; what was charged stays charged."""
     from dpdask.releasing import abort as abort_release
+    from dpdask.releasing import abort_named
 
-    release = abort_release(spec_path)
-    click.echo(f"release {release[:12]} is aborted: its key is destroyed, nothing was published, what was charged stays")
+    if (spec_path is None) == (name is None):
+        raise InvalidSpec("say which release: SPEC.yaml or --release NAME, one of them")
+    if spec_path is not None:
+        given_up = abort_release(spec_path)
+    else:
+        given_up = abort_named(str(name), ledger_url, _parsed_options(options))
+    if given_up is None:
+        click.echo("the damaged note of a release was removed; `dpdask run` goes on with what was charged, if anything was")
+        return
+    click.echo(f"release {given_up[:12]} is aborted: its key is destroyed, nothing was published, what was charged stays")
 
 
 @click.command()
@@ -163,6 +177,7 @@ def demo(as_flow: bool, folder: str | None) -> None:
 @click.option("--series", help="Release what is new since the last run, under this name.")
 @click.option("--axis", type=int, help="The axis along which a series grows.")
 @click.option("--longest", type=int, help="At most so many new indices per run of a series.")
+@click.option("--whole-chunks", is_flag=True, help="End windows of a series where a chunk of the source ends.")
 @click.option("--pace", metavar="EPSILON,DELTA,DAYS", help="What the dataset may spend in any stretch of days.")
 def serve(
     spec_path: str,
@@ -171,6 +186,7 @@ def serve(
     series: str | None,
     axis: int | None,
     longest: int | None,
+    whole_chunks: bool,
     pace: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
@@ -180,7 +196,8 @@ def serve(
         if len(values) != 3:
             raise InvalidSpec(f"--pace {pace!r} is not EPSILON,DELTA,DAYS; give three numbers")
         pacing = dict(zip(("epsilon", "delta", "days"), values, strict=True))
-    _flows("serve").serve(spec_path, every=every, cron=cron, series=series, axis=axis, pacing=pacing, longest=longest)
+    chosen = {"series": series, "axis": axis, "pacing": pacing, "longest": longest, "whole_chunks": whole_chunks}
+    _flows("serve").serve(spec_path, every=every, cron=cron, **chosen)
 
 
 def _flows(name: str) -> Any:

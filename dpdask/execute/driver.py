@@ -113,6 +113,8 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
         cluster = factory(**compute.cluster_options)
     except Exception as error:
         raise ClusterError(f"the cluster factory failed ({type(error).__name__}); check compute.cluster_options") from None
+    if not hasattr(cluster, "scheduler_address") or not hasattr(cluster, "close"):
+        raise ClusterError(f"the factory {compute.cluster!r} returned no Dask cluster; name one that does")
     stack.enter_context(contextlib.closing(cluster))
     _check_trust(cluster.scheduler_address, compute)
     return Client(cluster, set_as_default=False)
@@ -264,11 +266,11 @@ def _total(client: Any, parts: list[Any]) -> Any:
 
 
 def compute_directions(
-    client: Any, plan: ReleasePlan, prepared: Prepared, key: ReleaseKey, on_progress: OnProgress
+    client: Any, plan: ReleasePlan, prepared: Prepared, key: ReleaseKey, staging: Staging, on_progress: OnProgress
 ) -> list[list[float]]:
     """The eigenvectors of the DP covariance, one per row, strongest first: public from here on."""
     assert plan.directions is not None
-    job = _job(plan, plan.directions, key, Staging.of(plan.output))
+    job = _job(plan, plan.directions, key, staging)
     [answer] = prepared.answers.values()
     [noisy] = _run(client, [(tasks.noisy_answer, (job, answer))])
     _, vectors = np.linalg.eigh(noisy)

@@ -1,6 +1,6 @@
 """The ledger: what each dataset may spend, what it has spent, and the keys of releases under way."""
 
-from dpdask.ledger.book import DatasetState, Forecast, Ledger, ReleaseRecord, Reservation
+from dpdask.ledger.book import DatasetState, Forecast, Ledger, ReleaseRecord, Reservation, SeriesWindow
 from dpdask.ledger.opening import open_ledger
 
-__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation", "open_ledger"]
+__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation", "SeriesWindow", "open_ledger"]

@@ -1,8 +1,9 @@
-"""Reserve, key, commit or burn: the only way to spend a dataset's budget.
+"""Reserve, key, publish and commit, or burn: the only way to spend a dataset's budget.
 
 A release is charged when it is *reserved*, before any key exists. Its charge never goes away: a crash leaves it, commit and
-burn only close it. Reserving the same release again is free and gives the same key, so a retry replays. Rows are chained by
-SHA-256 per dataset; changing, removing or reordering one is found by :meth:`Ledger.verify`.
+burn only close it. From its *publish* step on it may become visible at any moment, so it can no longer be burned. Reserving the
+same release again is free and gives the same key, so a retry replays. Rows are chained by SHA-256 per dataset; changing,
+removing or reordering one is found by :meth:`Ledger.verify`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dpdask.noise.stream import ReleaseKey, random_bytes
 from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 from dpdask.profiles import compose, profile_from_description
 
-__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation"]
+__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation", "SeriesWindow"]
 
 _GENESIS = "0" * 64
 _CLOSING = ("commit", "burn")
@@ -77,11 +78,20 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesWindow:
+    """A window of a series that was charged: where it is, where its result goes, and whether it is still under way."""
+
+    window: dict[str, Any]
+    output: str
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseRecord:
     """One release as the ledger knows it.
 
     ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
-    ``cumulative`` composes everything charged up to and with it.
+    ``cumulative`` composes everything charged up to and with it; ``manifest`` and ``card`` are digests, once it is published.
     """
 
     dataset: str
@@ -92,7 +102,9 @@ class ReleaseRecord:
     last: str
     reserved_at: str
     cumulative: PrivacyProfile
+    output: str | None
     manifest: str | None
+    card: str | None
 
     @property
     def open(self) -> bool:
@@ -211,6 +223,7 @@ class Ledger:
         mine = [row for row in rows if row.release == release]
         until = [row for row in rows if row.sequence <= mine[0].sequence]
         noted = json.loads(mine[0].body)
+        published: dict[str, Any] = next((json.loads(row.body) for row in mine if row.kind == "publish"), {})
         return ReleaseRecord(
             dataset=dataset,
             release=release,
@@ -220,7 +233,9 @@ class Ledger:
             last=mine[-1].kind,
             reserved_at=noted["at"],
             cumulative=compose([(profile, 1) for profile in _charged(until).values()]),
-            manifest=next((json.loads(row.body).get("manifest") for row in mine if row.kind == "commit"), None),
+            output=noted.get("output"),
+            manifest=published.get("manifest"),
+            card=published.get("card"),
         )
 
     def named(self, name: str) -> ReleaseRecord | None:
@@ -230,17 +245,24 @@ class Ledger:
         found = [row.release for row in rows if json.loads(row.body).get("name") == name]
         return self.record(found[0]) if found else None
 
-    def windows(self, dataset: str, series: str) -> list[tuple[dict[str, Any], bool]]:
-        """The windows of a series that were charged and not burned, oldest first, each with whether it is still open."""
+    def open_releases(self, beginning: str) -> list[ReleaseRecord]:
+        """The releases that are neither committed nor burned and whose names begin so."""
+        with _plain_errors(), self._engine.begin() as connection:
+            rows = connection.execute(select(entries.c.release, entries.c.body).where(entries.c.kind == "reserve")).all()
+        named = [row.release for row in rows if str(json.loads(row.body).get("name", "")).startswith(beginning)]
+        return [record for record in map(self.record, named) if record is not None and record.open]
+
+    def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
+        """The windows of a series that were charged and not burned, oldest first."""
         with _plain_errors(), self._engine.begin() as connection:
             _known_total(connection, dataset, lock=False)
             rows = _rows(connection, dataset)
         last = {row.release: row.kind for row in rows}
-        noted = [(row.release, json.loads(row.body).get("window")) for row in rows if row.kind == "reserve"]
+        noted = [(row.release, json.loads(row.body)) for row in rows if row.kind == "reserve"]
         return [
-            (window, last[release] not in _CLOSING)
-            for release, window in noted
-            if window is not None and window.get("series") == series and last[release] != "burn"
+            SeriesWindow(facts["window"], facts["output"], last[release] not in _CLOSING)
+            for release, facts in noted
+            if facts.get("window") is not None and facts["window"].get("series") == series and last[release] != "burn"
         ]
 
     def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
@@ -255,7 +277,7 @@ class Ledger:
     def release_key(self, release: str) -> ReleaseKey:
         """The key of a reserved release: made at the first call, the same at every later one until it is closed."""
         with _plain_errors(), self._engine.begin() as connection:
-            dataset = self._open_release(connection, release)
+            dataset, _ = self._open_release(connection, release)
             stored = connection.execute(select(release_keys).where(release_keys.c.release == release)).one_or_none()
             if stored is not None:
                 return ReleaseKey(self._unwrap(release, stored.wrapped, stored.content))
@@ -265,33 +287,55 @@ class Ledger:
             _append(connection, dataset, release, "key", {"wrapped": bool(wrapped)})
             return key
 
-    def commit(self, release: str, manifest: str | None = None) -> None:
-        """Close a published release, note the digest of its manifest, and destroy its key. Again is fine."""
-        self._close_release(release, "commit", {} if manifest is None else {"manifest": manifest})
+    def publish(self, release: str, manifest: str, card: str) -> None:
+        """Note that a release, complete and verified, is about to become visible, with the digests of its manifest and card.
 
-    def burn(self, release: str, reason: str) -> None:
-        """Close a release that will never be published and destroy its key; its charge stays. Again is fine."""
-        self._close_release(release, "burn", {"reason": reason})
+        From here on :meth:`burn` refuses; if it came first, this does. Again is fine, with the same digests.
+        """
+        facts = {"manifest": manifest, "card": card}
+        with _plain_errors(), self._engine.begin() as connection:
+            dataset, last = self._open_release(connection, release)
+            if last.kind != "publish":
+                _append(connection, dataset, release, "publish", facts)
+            elif {name: json.loads(last.body)[name] for name in facts} != facts:
+                raise LedgerError("the release was about to be published with other bytes; `dpdask resume` publishes those")
 
-    def _close_release(self, release: str, kind: str, facts: dict[str, Any]) -> None:
+    def commit(self, release: str) -> None:
+        """Close a published release and destroy its key. Again is fine."""
+        self._close_release(release, "commit", {}, after="publish")
+
+    def burn(self, release: str, reason: str, *, invisible: bool = False) -> None:
+        """Close a release that will never be published and destroy its key; its charge stays. Again is fine.
+
+        After :meth:`publish` only with ``invisible``: the caller's word that nothing is left that could still be published.
+        """
+        self._close_release(release, "burn", {"reason": reason}, before=None if invisible else "publish")
+
+    def _close_release(
+        self, release: str, kind: str, facts: dict[str, Any], after: str | None = None, before: str | None = None
+    ) -> None:
         with _plain_errors():
             with self._engine.begin() as connection:
-                last = _last(connection, release)
-                if last.kind == kind:
+                _known_total(connection, _last(connection, release).dataset, lock=True)
+                if _last(connection, release).kind == kind:
                     return
-                dataset = self._open_release(connection, release)
+                dataset, last = self._open_release(connection, release)
+                if after is not None and last.kind != after:
+                    raise LedgerError(f"the release is not published: its last step is {last.kind}")
+                if before is not None and last.kind == before:
+                    raise LedgerError("the release is complete and about to be published; `dpdask resume` concludes it")
                 connection.execute(delete(release_keys).where(release_keys.c.release == release))
                 _append(connection, dataset, release, kind, facts)
             forget_deleted(self._engine)
 
-    def _open_release(self, connection: Connection, release: str) -> str:
-        """The dataset of a release that is reserved and not closed; its dataset is locked until the transaction ends."""
+    def _open_release(self, connection: Connection, release: str) -> tuple[str, Any]:
+        """The dataset and the last step of a release that is not closed; its dataset is locked until the transaction ends."""
         dataset = str(_last(connection, release).dataset)
         _known_total(connection, dataset, lock=True)
         last = _last(connection, release)
         if last.kind in _CLOSING:
             raise LedgerError(f"the release is closed by {last.kind}; a new release is a new charge")
-        return dataset
+        return dataset, last
 
     def _wrap(self, release: str, secret: bytes) -> tuple[int, bytes]:
         if self._cipher is None:

@@ -6,6 +6,7 @@ release is committed or burned.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from pathlib import Path
@@ -55,6 +56,7 @@ entries = Table(
     Column("previous", String(64), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),
     UniqueConstraint("release", "kind"),  # a release takes each step once
+    UniqueConstraint("dataset", "previous"),  # a chain does not fork
 )
 
 release_keys = Table(
@@ -92,7 +94,8 @@ def connect(url: str, *, create: bool = True) -> Engine:
         ) from None
     backend = parsed.get_backend_name()
     if backend == "postgresql":
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+        # whatever the server's default: a snapshot taken before the lock was granted would not see what was spent meanwhile
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, isolation_level="READ COMMITTED")
     if backend != "sqlite":
         raise LedgerError(f"a ledger on {backend} is not supported; use sqlite or postgresql")
     if not parsed.database or parsed.database == ":memory:":
@@ -109,7 +112,8 @@ def connect(url: str, *, create: bool = True) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        os.chmod(path, 0o600)  # it may hold release keys
+        with contextlib.suppress(PermissionError):  # somebody else's, who shares it with us
+            os.chmod(path, 0o600)  # it may hold release keys
         connection.isolation_level = None  # transactions begin below, not when the driver thinks best
         for pragma in ("busy_timeout=120000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")

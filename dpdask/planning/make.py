@@ -10,12 +10,13 @@ import math
 
 import numpy as np
 
-from dpdask.errors import InvalidMechanism, InvalidSpec, StoreError
+from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
 from dpdask.planning.checks import check_memory, check_output, check_public, check_room
 from dpdask.planning.components import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.privacy import Adjacency
 from dpdask.queries import Query, build_query
 from dpdask.spec.calibration import EstimatedDirections, MechanismSection
 from dpdask.spec.release import ReleaseSpec
@@ -43,6 +44,7 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
         window = spec.source.window
         source = source.windowed(window.axis, window.start, window.stop)
     query = build_query(spec.query, spec.unit, source.shape, spec.composition)
+    _check_window(spec, query, len(source.shape))
     budget = spec.privacy.budget()
     estimated = getattr(spec.mechanism, "directions", None)
     section: MechanismSection = spec.mechanism
@@ -92,6 +94,17 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
         return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
     forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, query.body.adjacency, query.max_contributions)
     return dataclasses.replace(plan, forecast=forecast)
+
+
+def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:
+    """Positions shift when a record goes, so a window of records loses one and gains another: no bound of ours covers that."""
+    window, record_axis = spec.source.window, spec.unit.record_axis
+    private = query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+    if window is not None and private and record_axis is not None and record_axis % axes == window.axis:
+        raise InvalidSensitivity(
+            f"source.window lies along the record axis {window.axis}, where a record that goes lets another one in; use"
+            " unit.adjacency: replace-one, or a window along another axis"
+        )
 
 
 def _layout(spec: ReleaseSpec, source: SourceArray, query: Query, data: Component) -> Layout:

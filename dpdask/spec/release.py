@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from dpdask.privacy import Adjacency
 from dpdask.spec.calibration import (
@@ -47,7 +48,14 @@ __all__ = [
 ]
 
 Positive = Annotated[Whole, Field(ge=1)]
-_SECRET = re.compile(r"secret|password|token|credential|access_key|account_key|private|sas_", re.IGNORECASE)
+_SECRET = re.compile(r"secret|passw|passphrase|token|credential|key|private|sas|connection_string|auth", re.IGNORECASE)
+_PROVIDER = re.compile(r"^(aws|google|azure)_(storage_)?", re.IGNORECASE)
+_HARMLESS = {  # storage options that may stand in a spec; all others come from the environment, since some are secrets
+    "account_name", "allow_http", "bucket", "bucket_name", "checksum_algorithm", "conditional_put", "container_name",
+    "copy_if_not_exists", "default_region", "disable_tagging", "endpoint", "endpoint_url", "imdsv1_fallback", "region",
+    "request_payer", "s3_express", "skip_signature", "unsigned_payload", "use_azure_cli", "use_emulator",
+    "use_fabric_endpoint", "virtual_hosted_style_request",
+}  # fmt: skip
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -59,9 +67,26 @@ class FromEnvironment(Section):
 
 def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
-        if _SECRET.search(key) and not isinstance(value, FromEnvironment):
-            raise ValueError(f"option {key} looks like a secret; write {key}: {{env: NAME}} and set the variable NAME")
+        if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(value, FromEnvironment):
+            raise ValueError(f"option {key} may be a secret; write {key}: {{env: NAME}} and set the variable NAME")
     return options
+
+
+def _no_secret_in_url(url: str) -> str:
+    if "://" in url and "@" in urlsplit(url).netloc:
+        raise ValueError("a URL with a user or password before its host is stored and shown; give them by the environment")
+    return url
+
+
+def _no_secret_inside(options: Any) -> Any:
+    for key, value in options.items() if isinstance(options, dict) else enumerate(options) if isinstance(options, list) else ():
+        if isinstance(key, str) and _SECRET.search(key) and isinstance(value, str):
+            raise ValueError(f"option {key} looks like a secret; let the factory read it from its own environment")
+        _no_secret_inside(value)
+    return options
+
+
+Url = Annotated[str, Field(min_length=1), AfterValidator(_no_secret_in_url)]
 
 
 StorageOptions = Annotated[
@@ -95,7 +120,7 @@ class WindowSection(Section):
 class SourceSection(Section):
     """``source``: the sensitive array. Paths, file://, s3://, gs://, memory:// and zip files; Zarr v2 and v3."""
 
-    url: Annotated[str, Field(min_length=1)]
+    url: Url
     array: str = ""
     window: WindowSection | None = None
     options: StorageOptions
@@ -106,7 +131,7 @@ class SourceSection(Section):
 class OutputSection(Section):
     """``output``: a new group with the released array in it."""
 
-    url: Annotated[str, Field(min_length=1)]
+    url: Url
     array: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] = "data"
     options: StorageOptions
 
@@ -216,7 +241,14 @@ class BudgetSection(Section):
     @field_validator("ledger")
     @classmethod
     def _no_password(cls, value: str | None) -> str | None:
-        if value is not None and re.match(r"^[^/]*//[^/@]*:[^/@]*@", value):
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+
+        try:
+            parsed = None if value is None else make_url(value)
+        except (ArgumentError, ValueError):
+            parsed = None  # opening it says what is wrong
+        if parsed is not None and (parsed.password is not None or any(_SECRET.search(name) for name in parsed.query)):
             raise ValueError("the ledger URL holds a password; drop it and set PGPASSWORD or DPDASK_LEDGER in the environment")
         return value
 
@@ -232,8 +264,8 @@ class TlsSection(Section):
 class ComputeSection(Section):
     """``compute``: where tasks run and how much each may hold."""
 
-    cluster: str = "local"
-    cluster_options: dict[str, Any] = Field(default_factory=dict)
+    cluster: Annotated[str, AfterValidator(_no_secret_in_url)] = "local"
+    cluster_options: Annotated[dict[str, Any], AfterValidator(_no_secret_inside)] = Field(default_factory=dict)
     workers: Positive = 1
     threads: Positive | None = None
     memory: Bytes | None = None

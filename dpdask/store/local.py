@@ -93,17 +93,20 @@ class LocalPlace(Place):
             raise
 
     def create(self, name: str, content: bytes) -> bool:
-        """A temporary file, hard-linked into place, which fails if there is one already."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(_temporary_name())
-        temporary.write_bytes(content)
+        """A temporary file, hard-linked into place, which fails if there is one already; it survives a power cut."""
+        temporary = f"{self.path}/{_temporary_name()}"
         try:
-            os.link(temporary, target)
+            with open(temporary, "xb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.link(temporary, f"{self.path}/{name}")
         except FileExistsError:
             return False
         finally:
-            temporary.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        _sync_folder(self.path)
         return True
 
     def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
@@ -124,8 +127,17 @@ class LocalPlace(Place):
                     yield name, facts.st_size, _stamp(facts)
 
     def delete(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder, out of the way at once: whoever still writes into it does not keep it alive."""
+        gone = self.path.with_name(f"{self.path.name}.{_temporary_name()}")
+        try:
+            os.rename(self.path, gone)
+        except OSError:
+            gone = self.path
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def make(self) -> None:
+        """The folder and its parents."""
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def occupied(self) -> bool:
         """Whether the path exists."""
@@ -136,8 +148,8 @@ class LocalPlace(Place):
         return LocalPlace(self.path.with_name(self.path.name + suffix))
 
     def inside(self, name: str) -> LocalPlace:
-        """A folder within, with its scratch here."""
-        return LocalPlace(self.path / name, scratch=self.path)
+        """A folder within."""
+        return LocalPlace(self.path / name)
 
     def zarr_store(self) -> Any:
         """A local store."""

@@ -85,6 +85,10 @@ class ObjectPlace(Place):
         """Whether any object has the prefix."""
         return next(self.listing(), None) is not None
 
+    def inside(self, name: str) -> ObjectPlace:
+        """A longer prefix."""
+        return ObjectPlace(f"{self.url}/{name}", self.options)
+
     def beside(self, suffix: str) -> ObjectPlace:
         """Another prefix."""
         return ObjectPlace(self.url + suffix, self.options)
@@ -157,6 +161,10 @@ class MemoryPlace(Place):
         """Whether anything has the name."""
         files, root = self._paths()
         return bool(files.exists(root))
+
+    def inside(self, name: str) -> MemoryPlace:
+        """A longer name."""
+        return MemoryPlace(f"{self.url}/{name}")
 
     def beside(self, suffix: str) -> MemoryPlace:
         """Another name."""

@@ -51,6 +51,13 @@ class Place(abc.ABC):
     def occupied(self) -> bool:
         """Whether anything is there, an empty folder included."""
 
+    def make(self) -> None:  # noqa: B027  # only filesystems have folders
+        """Make the folder that objects are put into."""
+
+    @abc.abstractmethod
+    def inside(self, name: str) -> Place:
+        """The place of the objects under ``name``."""
+
     @abc.abstractmethod
     def beside(self, suffix: str) -> Place:
         """The place with ``suffix`` appended to its name."""

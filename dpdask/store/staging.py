@@ -1,8 +1,9 @@
 """From staged chunks to a published group: all or nothing, and never over something that exists.
 
-Control documents (the name of the release, the list of finished chunks) lie beside the output. On a local filesystem chunks are
-staged there too and the finished group is renamed into place; on an object store they go straight to their keys, invisible to
-readers until the root metadata, put last and only if absent.
+A claim beside the output says which release is under way to it; everything else that a release stages (finished chunks, their
+list, its card) lies under its own name, so that no release ever takes up what another one left. On a local filesystem chunks
+are staged there too and the finished group is renamed into place; on an object store they go straight to their keys, each only
+if absent, and stay invisible to readers until the root metadata, put last.
 """
 
 from __future__ import annotations
@@ -17,68 +18,110 @@ from typing import Any
 
 import numpy as np
 
-from dpdask.errors import StoreError, VerificationFailed
+from dpdask.errors import ClaimDamaged, StoreError, VerificationFailed
 from dpdask.store.layout import ChunkRecord, Layout, digest_of_bytes
 from dpdask.store.local import LocalPlace
 from dpdask.store.place import Place
 
-__all__ = ["Coordinate", "Staging", "digest_of", "open_group", "read_chunk_records", "release_documents"]
+__all__ = [
+    "Coordinate",
+    "Staging",
+    "digest_of",
+    "drop_claim",
+    "open_group",
+    "read_chunk_records",
+    "release_documents",
+    "release_under_way",
+]
 
 SUFFIX = ".dpdask-staging"
-_PLAN = "release.json"
+_CLAIM = "release.json"
 _ROOT = "zarr.json"
 
 Coordinate = tuple[str, np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]
 
 
+def release_under_way(output: Place) -> str | None:
+    """The public name of the release under way to an output, None when there is none."""
+    content = output.beside(SUFFIX).read(_CLAIM)
+    if content is None:
+        return None
+    try:
+        return str(json.loads(content)["release"])
+    except (ValueError, KeyError, TypeError):
+        raise ClaimDamaged(
+            "the note beside the output that a release is under way is damaged; `dpdask abort` removes it, and `dpdask run`"
+            " goes on with what was charged"
+        ) from None
+
+
+def drop_claim(output: Place) -> None:
+    """Remove a damaged claim, and whatever was staged beside the output."""
+    output.beside(SUFFIX).delete()
+
+
 @dataclass(frozen=True, repr=False)
 class Staging:
-    """The unfinished release of one output."""
+    """The unfinished release ``name`` of one output."""
 
     output: Place
+    name: str
     control: Place
+    work: Place
     data: Place
 
     @classmethod
-    def of(cls, output: Place) -> Staging:
-        """The staging of an output, whether there is one yet or not."""
+    def of(cls, output: Place, name: str) -> Staging:
+        """The staging of a release, whether it has begun or not."""
         control = output.beside(SUFFIX)
-        return cls(output, control, control.inside("release") if isinstance(control, LocalPlace) else output)
+        work = control.inside(name)
+        data = LocalPlace(work.path / "release", scratch=work.path) if isinstance(work, LocalPlace) else output
+        return cls(output, name, control, work, data)
 
     def __repr__(self) -> str:
         return "<Staging>"
 
-    def under_way(self) -> str | None:
-        """The public name of the release under way, None when there is none."""
-        content = self.control.read(_PLAN)
-        return None if content is None else str(json.loads(content)["release"])
-
-    def begin(self, release: str) -> bool:
-        """Claim the output for a release; whether this call did. Another release under way is an error."""
+    def begin(self) -> bool:
+        """Claim the output; whether this call did. Another release under way is an error."""
         try:
-            if self.control.create(_PLAN, json.dumps({"release": release}).encode()):
-                return True
+            self.control.make()
+            claimed = self.control.create(_CLAIM, json.dumps({"release": self.name}).encode())
+            if not claimed and release_under_way(self.output) != self.name:
+                raise StoreError("another release to this output is under way; `dpdask resume` or `dpdask abort` it first")
+            self.work.make()
         except OSError as error:
             raise StoreError(f"cannot stage beside the output: {error.strerror}; choose another output.url") from None
-        if self.under_way() != release:
-            raise StoreError("another release to this output is under way; `dpdask resume` or `dpdask abort` it first")
-        return False
+        return claimed
 
-    def note(self, name: str, document: dict[str, Any]) -> None:
-        """Keep a document beside the plan."""
-        _write(self.control, name, json.dumps(document, allow_nan=False).encode())
+    def settle(self, name: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Keep a document, unless there is one: what is kept, which is the same for everyone who asks."""
+        content = json.dumps(document).encode()
+        try:
+            if self.work.create(name, content):
+                return document
+        except OSError as error:
+            raise _plain(error) from None
+        return self.settled(name) or document
 
-    def noted(self, name: str) -> dict[str, Any] | None:
-        """A document kept by :meth:`note`."""
-        content = self.control.read(name)
+    def settled(self, name: str) -> dict[str, Any] | None:
+        """A document kept by :meth:`settle`."""
+        content = self.work.read(name)
         return None if content is None else json.loads(content)
 
     def put(self, layout: Layout, index: tuple[int, ...], block: np.ndarray[Any, Any]) -> ChunkRecord:
         """Encode and store one write unit."""
         key, buffers = layout.key(index), layout.encode(index, block)
-        digest = digest_of_bytes(buffers)
-        _write(self.data, key, buffers)
-        return key, sum(len(buffer) for buffer in buffers), digest
+        record = key, sum(len(buffer) for buffer in buffers), digest_of_bytes(buffers)
+        if isinstance(self.data, LocalPlace):
+            _write(self.data, key, buffers)
+        elif not self.data.create(key, b"".join(buffers)):  # a retry finds its own bytes; a release never writes over another's
+            with self.data.viewed(key) as stored:
+                if stored is None or (stored.size, digest_of_bytes([stored])) != record[1:]:
+                    raise StoreError(
+                        "the output holds a chunk that is not of this release: something else writes to it; stop that, `dpdask"
+                        " abort`, and publish elsewhere"
+                    )
+        return record
 
     def check(self, layout: Layout, index: tuple[int, ...], record: ChunkRecord) -> bool:
         """Whether a staged unit is there, decodes, and is the one that was recorded."""
@@ -92,53 +135,82 @@ class Staging:
 
     def record(self, segment: int, records: Iterable[ChunkRecord]) -> None:
         """Keep the records of finished units, as one more segment of the manifest."""
-        _write(self.control, f"manifest-{segment:06d}.json", json.dumps(list(records)).encode())
+        _write(self.work, f"manifest-{segment:06d}.json", json.dumps(list(records)).encode())
 
     def recorded(self) -> tuple[int, list[ChunkRecord]]:
         """How many segments there are and the records they hold."""
-        names = sorted(name for name, _, _ in self.control.listing() if name.startswith("manifest-") and name.endswith(".json"))
+        listed = (name for name, _, _ in self.work.listing())
+        names = sorted(name for name in listed if name.startswith("manifest-") and name.endswith(".json"))
         records: list[ChunkRecord] = []
         for name in names:
-            content = self.control.read(name)
+            content = self.work.read(name)
             if content:
                 records += [(key, size, digest) for key, size, digest in json.loads(content)]
         last = int(names[-1][9:-5]) + 1 if names else 0
         return last, records
 
-    def publish(self, documents: dict[str, bytes]) -> bool:
-        """Put the documents, the root metadata last, and make the release visible at once; False if something is there."""
+    def make_ready(self, documents: dict[str, bytes]) -> None:
+        """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet."""
+        for name, content in documents.items():
+            if name != _ROOT:
+                _write(self.data, name, content)
+        root = self.data if isinstance(self.data, LocalPlace) else self.work
+        _write(root, _ROOT, documents[_ROOT])
         try:
-            for name, content in sorted(documents.items(), key=lambda item: (item[0].endswith(_ROOT), -item[0].count("/"))):
-                if name != _ROOT:
-                    self.data.write(name, content)
+            root.flush()
+        except OSError as error:
+            raise _plain(error) from None
+
+    def ready(self) -> bool:
+        """Whether :meth:`make_ready` was done and :meth:`publish` was not, as far as one can see here."""
+        root = self.data if isinstance(self.data, LocalPlace) else self.work
+        return root.read(_ROOT) is not None
+
+    def publish(self) -> bool:
+        """Make a ready release visible at once; False if something is there already."""
+        try:
             if isinstance(self.data, LocalPlace):
                 assert isinstance(self.output, LocalPlace)
-                self.data.write(_ROOT, documents[_ROOT])
-                self.data.flush()
                 return self.data.move_to(self.output)
-            return self.data.create(_ROOT, documents[_ROOT])
+            root = self.work.read(_ROOT)
+            return root is not None and self.output.create(_ROOT, root)
         except OSError as error:
             raise StoreError(f"the release cannot be published: {error.strerror}; mend that and `dpdask resume`") from None
 
     def discard(self) -> None:
-        """Remove the control documents and whatever is staged; what is published stays."""
-        if self.data is self.output and self.output.read(_ROOT) is None:
+        """Remove what this release staged, and its claim; what is published stays, and so does what others staged."""
+        try:
+            mine = release_under_way(self.output) == self.name
+        except ClaimDamaged:
+            mine = False
+        if mine and self.data is self.output and self.output.read(_ROOT) is None:
             self.output.delete()
+        self.work.delete()
+        if mine:
+            self.control.delete()
+
+    def give_back(self) -> None:
+        """Undo :meth:`begin`, before anything was staged."""
         self.control.delete()
 
 
 def _write(place: Place, name: str, content: Any) -> None:
-    """Put a file, or say what is wrong with the place by a text of ours alone."""
     try:
         place.write(name, content)
-        return
     except OSError as error:
-        code = error.errno
-    if code == errno.ENOENT:
-        raise StoreError("the staging beside the output is gone: the release was finished or aborted elsewhere")
-    if code == errno.ENOSPC or code == errno.EDQUOT:
-        raise StoreError("the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`")
-    raise StoreError("the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`")
+        plain = _plain(error)
+    else:
+        return
+    raise plain
+
+
+def _plain(error: OSError) -> StoreError:
+    """What is wrong with a place, by a text of ours alone."""
+    if error.errno == errno.ENOENT:
+        return StoreError("the staging beside the output is gone: the release was finished or aborted elsewhere")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError("the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`")
+    return StoreError("the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`")
 
 
 def release_documents(
@@ -200,4 +272,8 @@ def open_group(place: Place) -> Any:
 
     if place.read(_ROOT) is None:
         raise StoreError("there is no published release; check the path or URL")
-    return zarr.open_group(place.zarr_store(), mode="r")
+    try:
+        return zarr.open_group(place.zarr_store(), mode="r")
+    except Exception as error:
+        kind = type(error).__name__
+    raise StoreError(f"the group's metadata cannot be read ({kind}); restore it from a copy")

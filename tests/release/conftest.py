@@ -95,10 +95,10 @@ class Workspace:
 def staged_bytes(plan: ReleasePlan, fingerprint: str = "ab" * 32, client: Any = None) -> dict[str, bytes]:
     """Run every task of a release with a fixed key; what is staged is removed again."""
     plan = dataclasses.replace(plan, fingerprint=fingerprint)
-    staging = Staging.of(plan.output)
+    staging = Staging.of(plan.output, "fixed")
     quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
     try:
-        staging.begin("fixed")
+        staging.begin()
         with execute.connect(plan.spec.compute, client) as cluster:
             prepared = execute.prepare(cluster, plan, plan.data, quiet)
             key = ReleaseKey(KEY)

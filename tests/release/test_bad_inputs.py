@@ -70,6 +70,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"compute": {"cluster": "tcp://127.0.0.1:9"}}, "cannot be reached"),
     ({"compute": {"cluster": "tcp://192.0.2.7:8786"}}, "does not encrypt"),
     ({"compute": {"cluster": "no.such.module:factory"}}, "importable"),
+    ({"compute": {"cluster": "os:getcwd"}}, "returned no Dask cluster"),
     ({"compute": {"task_size": "many"}}, "no size"),
     ({"mechanism": "gaussian-ish"}, "choose one of"),
     ({"query": "median"}, "choose one of identity, sum"),

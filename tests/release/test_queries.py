@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from dpdask.releasing import resume
 from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
 from dpdask.spec.release import QUERIES, UnitSection
-from dpdask.store import Staging, place_at
 from tests.release.conftest import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
@@ -258,7 +258,7 @@ def test_directions_from_a_dp_covariance_are_found_once_and_charged(space: Works
 
     def watch(progress: Any) -> None:
         if progress.stage == "tiles" and not seen:
-            seen.append(Staging.of(place_at(f"{space.folder}/out.zarr")).noted("directions.json"))
+            seen.append(json.loads(next(space.folder.rglob("directions.json")).read_text()))
             raise KeyboardInterrupt
 
     changes: dict[str, Any] = {"mechanism": asked, "privacy": LOUD, "unit": {"record_axis": 0, "l2_clip_norm": 3.0}}

@@ -25,7 +25,7 @@ from dpdask.errors import StoreError, VerificationFailed
 from dpdask.metadata import json_schema
 from dpdask.published import open_release, read_card, verify_release
 from dpdask.releasing import release, resume
-from dpdask.store import LocalPlace, Staging, place_at
+from dpdask.store import LocalPlace, place_at, release_under_way
 from tests.release.conftest import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
@@ -270,7 +270,7 @@ def test_a_released_group_holds_no_path_of_the_source(space: Workspace) -> None:
     for path in (space.folder / "out.zarr").rglob("zarr.json"):
         assert "source.zarr" not in path.read_text()
         assert str(space.folder) not in path.read_text()
-    assert Staging.of(place_at(str(space.folder / "out.zarr"))).under_way() is None
+    assert release_under_way(place_at(str(space.folder / "out.zarr"))) is None
 
 
 def test_show_reads_the_card_of_any_release(space: Workspace) -> None:

