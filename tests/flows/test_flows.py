@@ -291,7 +291,11 @@ def test_a_served_series_publishes_twice_by_itself_and_is_then_paced(server: Pre
     assert list(space.ledger.state("people").releases.values()) == ["commit", "commit"]
     assert space.left_behind() == ["day-0-2.zarr", "day-2-4.zarr"]
     assert zarr.open_array(space.folder / "day-2-4.zarr" / "data", mode="r").shape == (60, 2)
-    assert "Traceback" not in said
+    before, stopped, _ = said.partition(
+        "SIGTERM received"
+    )  # what Prefect says when it is stopped in the middle of a run is its own
+    assert stopped
+    assert "Traceback" not in before
 
 
 def test_a_series_goes_on_when_the_array_grows(server: PrefectServer, space: Workspace) -> None:
