@@ -9,7 +9,7 @@ leaves the charge, the key in the ledger and the finished tiles in staging, from
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, 
 from dpdask.execute import Progress
 from dpdask.ledger import Ledger, ReleaseRecord
 from dpdask.metadata import ReleaseCard, array_attributes, card_digest, group_attributes
-from dpdask.planning import Component, ReleasePlan, component_with_directions
+from dpdask.planning import ReleasePlan, component_with_directions
 from dpdask.published import published_card
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import ChunkRecord, Coordinate, LocalPlace, Staging, digest_of_bytes, release_documents
@@ -140,64 +140,111 @@ class ReleaseRun:
         """Every tile that is not staged yet."""
         if self.receipt is not None:
             return
-        made = self.plan
         try:
             if self._directions is not None:
-                self._data = _turned(self.cluster, made, self._directions, self._key, self._staging, self.on_progress)
-            shared = (self._data, self._prepared, self._key, self._staging, self.on_progress)
-            self._records = _write(self.cluster, made, self._ledger, *shared)
+                self._turn(self._directions)
+            self._write_all()
         except StoreError:
             if not self._overtaken():
                 raise
+
+    def _turn(self, prepared: execute.Prepared) -> None:
+        """Turn the noise along DP directions, found once and kept, so that a retry turns the same way."""
+        kept = self._staging.settled("directions.json")
+        if kept is None:
+            found = execute.compute_directions(self.cluster, self.plan, prepared, self._key, self._staging, self.on_progress)
+            kept = self._staging.settle("directions.json", {"directions": found})  # another run's may differ in the last bits
+        self._data = component_with_directions(self.plan, kept["directions"])
+
+    def _write_all(self) -> None:
+        """All tiles into staging; finished ones are recorded every two seconds, if the release was not closed meanwhile."""
+        segment, found = self._staging.recorded()
+        self._records = {record[0]: record for record in found}
+        fresh: list[ChunkRecord] = []
+        noted = time.monotonic()
+        for records in self._tiles(set(self._records)):
+            fresh += records
+            if time.monotonic() - noted > _SEGMENT_SECONDS:
+                _check_open(self.plan, self._ledger)
+                self._staging.record(segment, fresh)
+                segment, fresh, noted = segment + 1, [], time.monotonic()
+        if fresh:
+            self._staging.record(segment, fresh)
+
+    def _tiles(self, done: set[str]) -> Iterator[list[ChunkRecord]]:
+        """Write every tile that is not done, and remember its records."""
+        work = (self.cluster, self.plan, self._data, self._prepared, self._key, self._staging, done, self.on_progress)
+        for records in execute.write(*work):
+            self._records.update((record[0], record) for record in records)
+            yield records
 
     def verify(self) -> None:
         """Every staged unit is there, decodes and is the one recorded; the source is still the same."""
         if self.receipt is not None:
             return
-        made = self.plan
-        shared = (self._data, self._prepared, self._key, self._staging, self._records, self.on_progress)
         try:
-            _verify(self.cluster, made, self._ledger, *shared)
+            self._verify_all()
         except (StoreError, VerificationFailed):
             if not self._overtaken():
                 raise
             return
         self._key = None
-        _check_unchanged(made, self._ledger, self._staging)
+        _check_unchanged(self.plan, self._ledger, self._staging)
+
+    def _verify_all(self) -> None:
+        """Every unit is there, decodes and has its checksum; damaged ones are written again, once."""
+        bad = execute.verify(self.cluster, self.plan, self._staging, self._records, self.on_progress)
+        if bad:
+            _check_unchanged(self.plan, self._ledger, self._staging)
+            for _ in self._tiles(set(self._records) - set(bad)):
+                pass
+            segment, _ = self._staging.recorded()
+            self._staging.record(segment, self._records.values())
+            bad = execute.verify(self.cluster, self.plan, self._staging, self._records, self.on_progress)
+        if bad:
+            raise VerificationFailed(
+                f"{len(bad)} staged chunks cannot be read back; check the output's disk and `dpdask resume`"
+            )
 
     def publish(self) -> Receipt:
         """Make the release visible at once, and commit it."""
         if self._overtaken() and self.receipt is not None:
             return self.receipt
-        made = self.plan
-        record = _check_open(made, self._ledger)
-        chunks = _everything(made, self._records, self._coordinates)
-        card = make_card(made, self._data, record, chunks)
-        kept = ReleaseCard.model_validate(self._staging.settle("card.json", card.model_dump(mode="json")))
-        if kept.manifest != card.manifest:
-            raise ReleaseError(
-                "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
-            )
-        card = kept
-        documents = release_documents(
-            made.layout,
-            group_attributes=group_attributes(card),
-            array_attributes=array_attributes(card, self._public),
-            coordinates=self._coordinates,
-        )
         try:
-            self._staging.make_ready(documents)
-            self._ledger.publish(made.fingerprint, card.manifest.digest, card_digest(card))
-            self.on_progress(Progress("ready", 1, 1))
-            if not self._staging.publish():
-                raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
+            card = self._make_visible()
         except (StoreError, LedgerError):
             if self._overtaken() and self.receipt is not None:
                 return self.receipt
             raise
         self.on_progress(Progress("published", 1, 1))
-        self.receipt = conclude(made.spec, self._ledger, self._staging, made.fingerprint, card)
+        self.receipt = conclude(self.plan.spec, self._ledger, self._staging, self.plan.fingerprint, card)
         return self.receipt
+
+    def _make_visible(self) -> ReleaseCard:
+        made = self.plan
+        card = make_card(
+            made,
+            self._data,
+            _check_open(made, self._ledger),
+            _everything(made, self._records, self._coordinates),
+        )
+        kept = ReleaseCard.model_validate(self._staging.settle("card.json", card.model_dump(mode="json")))
+        if kept.manifest != card.manifest:
+            raise ReleaseError(
+                "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
+            )
+        documents = release_documents(
+            made.layout,
+            group_attributes=group_attributes(kept),
+            array_attributes=array_attributes(kept, self._public),
+            coordinates=self._coordinates,
+        )
+        self._staging.make_ready(documents)
+        self._ledger.publish(made.fingerprint, kept.manifest.digest, card_digest(kept))
+        self.on_progress(Progress("ready", 1, 1))
+        if not self._staging.publish():
+            raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
+        return kept
 
     def _overtaken(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first: then that is our receipt."""
@@ -240,75 +287,6 @@ def _check_unchanged(made: ReleasePlan, ledger: Ledger, staging: Staging) -> Non
         burn(ledger, staging, record, "the source changed")
         raise SourceChanged("the source changed during the release: it was aborted and its charge stays; start a new one")
     raise SourceChanged("the source changed while the release was planned; nothing was charged: start again")
-
-
-def _turned(
-    cluster: Any,
-    made: ReleasePlan,
-    prepared: execute.Prepared,
-    key: Any,
-    staging: Staging,
-    on_progress: OnProgress,
-) -> Component:
-    """The data component along DP directions, found once and kept, so that a retry turns the same way."""
-    kept = staging.settled("directions.json")
-    if kept is None:
-        found = {"directions": execute.compute_directions(cluster, made, prepared, key, staging, on_progress)}
-        kept = staging.settle("directions.json", found)  # another run may have been first, and differ in the last bits
-    return component_with_directions(made, kept["directions"])
-
-
-def _write(
-    cluster: Any,
-    made: ReleasePlan,
-    ledger: Ledger,
-    data: Component,
-    prepared: execute.Prepared,
-    key: Any,
-    staging: Staging,
-    on_progress: OnProgress,
-) -> dict[str, ChunkRecord]:
-    """All tiles into staging; finished ones are recorded every two seconds, if the release was not closed meanwhile."""
-    segment, found = staging.recorded()
-    records = {record[0]: record for record in found}
-    fresh: list[ChunkRecord] = []
-    noted = time.monotonic()
-    for made_records in execute.write(cluster, made, data, prepared, key, staging, set(records), on_progress):
-        fresh += made_records
-        if time.monotonic() - noted > _SEGMENT_SECONDS:
-            _check_open(made, ledger)
-            staging.record(segment, fresh)
-            records.update((record[0], record) for record in fresh)
-            segment, fresh, noted = segment + 1, [], time.monotonic()
-    if fresh:
-        staging.record(segment, fresh)
-        records.update((record[0], record) for record in fresh)
-    return records
-
-
-def _verify(
-    cluster: Any,
-    made: ReleasePlan,
-    ledger: Ledger,
-    data: Component,
-    prepared: execute.Prepared,
-    key: Any,
-    staging: Staging,
-    records: dict[str, ChunkRecord],
-    on_progress: OnProgress,
-) -> None:
-    """Every unit is there, decodes and has its checksum; damaged ones are written again, once."""
-    bad = execute.verify(cluster, made, staging, records, on_progress)
-    if bad:
-        _check_unchanged(made, ledger, staging)
-        done = set(records) - set(bad)
-        for again in execute.write(cluster, made, data, prepared, key, staging, done, on_progress):
-            records.update((record[0], record) for record in again)
-        segment, _ = staging.recorded()
-        staging.record(segment, records.values())
-        bad = execute.verify(cluster, made, staging, records, on_progress)
-    if bad:
-        raise VerificationFailed(f"{len(bad)} staged chunks cannot be read back; check the output's disk and `dpdask resume`")
 
 
 def _coordinates(made: ReleasePlan) -> list[Coordinate]:

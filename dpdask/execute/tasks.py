@@ -20,6 +20,7 @@ from dpdask.errors import ClusterError, DpdaskError, ReleaseError
 from dpdask.grid import Grid, clip_factors, record_norms
 from dpdask.noise import SphericalNoise
 from dpdask.noise.radii import chunk_radii
+from dpdask.noise.recipes import Tile
 from dpdask.noise.stream import ReleaseKey, TravellingKey
 from dpdask.queries import Clip, Fitted, Query, SummedQuery
 from dpdask.store import Box, ChunkRecord, Layout, SourceArray, Staging
@@ -221,7 +222,7 @@ def _released(
     kind = dtype if plain else np.dtype(np.float64)
     out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
     stream = key.tile(fingerprint=bytes.fromhex(job.fingerprint), component=job.component, index=index)
-    job.fitted.recipe.release(block, out, stream=stream, box=box, factors=factors, radius=radius)
+    job.fitted.recipe.release(Tile(values=block, box=box, stream=stream, factors=factors, radius=radius), out)
     if not plain:
         out /= job.query.divisor
     return out if job.query.symmetric else out.astype(dtype, copy=False)

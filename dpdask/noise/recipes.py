@@ -28,6 +28,7 @@ __all__ = [
     "KroneckerRecipe",
     "Recipe",
     "SphericalRecipe",
+    "Tile",
     "as_kronecker",
     "fit_kronecker",
     "fit_spherical",
@@ -40,6 +41,20 @@ LARGEST_RATIO = 2.0**30
 ROOM = 2.0**51
 
 Bound = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Tile:
+    """Data to be released, its place, the stream of its noise, factors that shrink its records, a spherical noise's norm."""
+
+    values: np.ndarray[Any, Any]
+    box: tuple[slice, ...]
+    stream: TileStream
+    factors: Floats | None = None
+    radius: float | None = None
+
+    def __repr__(self) -> str:
+        return "<Tile>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +80,8 @@ class Recipe(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def release(
-        self,
-        x: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-        *,
-        stream: TileStream,
-        box: tuple[slice, ...],
-        factors: Floats | None = None,
-        radius: float | None = None,
-    ) -> None:
-        """Bound ``x``, add noise, write ``out``; ``factors`` shrink records, ``radius`` is a spherical tile's norm."""
+    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+        """Bound a tile, add noise, write ``out``."""
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -102,21 +108,13 @@ class IidRecipe(Recipe):
         """The noise's own grid."""
         return self.grid if self.clips else None
 
-    def release(
-        self,
-        x: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-        *,
-        stream: TileStream,
-        box: tuple[slice, ...],
-        factors: Floats | None = None,
-        radius: float | None = None,
-    ) -> None:
+    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
         """One fused pass."""
-        if factors is None:
-            add_iid(x, out, stream=stream, grid=self.grid)
-        else:
-            add_iid_clipped(x, out, stream=stream, grid=self.grid, factors=factors, record_axis=self.record_axis or 0)
+        if tile.factors is None:
+            add_iid(tile.values, out, stream=tile.stream, grid=self.grid)
+            return
+        axis = self.record_axis or 0
+        add_iid_clipped(tile.values, out, stream=tile.stream, grid=self.grid, factors=tile.factors, record_axis=axis)
 
     def describe(self) -> dict[str, Any]:
         """Step, ratio and integer bounds."""
@@ -153,25 +151,16 @@ class KroneckerRecipe(Recipe):
         """A fine grid of its own."""
         return self.clipping
 
-    def release(
-        self,
-        x: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-        *,
-        stream: TileStream,
-        box: tuple[slice, ...],
-        factors: Floats | None = None,
-        radius: float | None = None,
-    ) -> None:
+    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
         """Clip, whiten, round, add integers, un-whiten."""
         add_kronecker(
-            _shrunk(x, self.clipping, factors, self.record_axis),
+            _shrunk(tile, self.clipping, self.record_axis),
             out,
-            stream=stream,
-            factors=[_part_of(factor, part) for factor, part in zip(self.noise.factors, box, strict=True)],
+            stream=tile.stream,
+            factors=[_part_of(factor, part) for factor, part in zip(self.noise.factors, tile.box, strict=True)],
             ratio=self.ratio,
-            low=[_restricted(bound, part) for bound, part in zip(self.low, box, strict=True)],
-            high=[_restricted(bound, part) for bound, part in zip(self.high, box, strict=True)],
+            low=[_restricted(bound, part) for bound, part in zip(self.low, tile.box, strict=True)],
+            high=[_restricted(bound, part) for bound, part in zip(self.high, tile.box, strict=True)],
         )
 
     def describe(self) -> dict[str, Any]:
@@ -203,21 +192,12 @@ class SphericalRecipe(Recipe):
         """A fine grid of its own."""
         return self.clipping
 
-    def release(
-        self,
-        x: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-        *,
-        stream: TileStream,
-        box: tuple[slice, ...],
-        factors: Floats | None = None,
-        radius: float | None = None,
-    ) -> None:
+    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
         """Clip, add the tile's part of the direction, round."""
-        if radius is None:
+        if tile.radius is None:
             raise InvalidNoise("a tile of spherical noise has no radius; draw it with chunk_radii")
-        shrunk = _shrunk(x, self.clipping, factors, self.record_axis)
-        add_spherical(shrunk, out, stream=stream, step=self.rounding, radius=radius, low=self.low, high=self.high)
+        shrunk, bounds = _shrunk(tile, self.clipping, self.record_axis), {"low": self.low, "high": self.high}
+        add_spherical(shrunk, out, stream=tile.stream, step=self.rounding, radius=tile.radius, **bounds)
 
     def describe(self) -> dict[str, Any]:
         """The grid, and that this noise is not exact."""
@@ -225,13 +205,11 @@ class SphericalRecipe(Recipe):
         return {**facts, **self._sampler(False)}
 
 
-def _shrunk(
-    x: np.ndarray[Any, Any], clipping: Grid | None, factors: Floats | None, record_axis: int | None
-) -> np.ndarray[Any, Any]:
+def _shrunk(tile: Tile, clipping: Grid | None, record_axis: int | None) -> np.ndarray[Any, Any]:
     """Records inside their clip norm, as exact floats."""
-    if clipping is None or factors is None:
-        return x
-    steps = clipped_on_grid(x, step=clipping.step, factors=factors, record_axis=record_axis or 0)
+    if clipping is None or tile.factors is None:
+        return tile.values
+    steps = clipped_on_grid(tile.values, step=clipping.step, factors=tile.factors, record_axis=record_axis or 0)
     steps *= clipping.step
     return steps
 

@@ -93,9 +93,19 @@ def bench_copy(rows: list[dict[str, Any]], dtype: str, size: int, rounds: int) -
     gib = f"{size / 2**30:g} GiB {dtype}"
     ours = timed(lambda out: release(spec(data, out)), rounds)
     copy = timed(lambda out: subprocess.run(["cp", "-r", str(data), str(out)], check=True), rounds)
+    durable = timed(lambda out: (subprocess.run(["cp", "-r", str(data), str(out)], check=True), os.sync()), rounds)
     theirs = timed(lambda out: one_liner(data, out, dtype), max(1, rounds - 1))
     detail = f"{ours:.2f} s : {copy:.2f} s"
     rows.append({"name": f"identity release with clip / cp -r, {gib}", "ratio": ours / copy, "goal": "<= 4", "detail": detail})
+    detail = f"{ours:.2f} s : {durable:.2f} s"
+    rows.append(
+        {
+            "name": f"the same / cp -r and sync, as safe from a power cut, {gib}",
+            "ratio": ours / durable,
+            "goal": "",
+            "detail": detail,
+        }
+    )
     detail = f"{ours:.2f} s : {theirs:.2f} s"
     rows.append(
         {
