@@ -6,7 +6,6 @@ released array repeats the essentials as flat ``dp:*`` attributes.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, Literal
 
@@ -18,8 +17,8 @@ __all__ = [
     "CONVENTION",
     "ReleaseCard",
     "array_attributes",
-    "card_digest",
     "card_from_attributes",
+    "card_text",
     "group_attributes",
     "json_schema",
     "registry_entry",
@@ -172,9 +171,9 @@ def array_attributes(card: ReleaseCard, public: dict[str, Any]) -> dict[str, Any
     return {**{name: value for name, value in public.items() if name not in facts}, **facts}
 
 
-def card_digest(card: ReleaseCard) -> str:
-    """SHA-256 of everything on a card, which the ledger keeps."""
-    return hashlib.sha256(json.dumps(card.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+def card_text(card: ReleaseCard) -> str:
+    """Everything on a card as canonical JSON, which the ledger keeps."""
+    return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
 def card_from_attributes(attributes: dict[str, Any]) -> ReleaseCard:

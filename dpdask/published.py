@@ -9,7 +9,7 @@ from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger
 from dpdask.mechanisms import Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
-from dpdask.metadata import ReleaseCard, card_digest, card_from_attributes
+from dpdask.metadata import ReleaseCard, card_from_attributes, card_text
 from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
 from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
 from dpdask.sensitivity import body_from_description
@@ -18,15 +18,15 @@ from dpdask.store import Place, digest_of, open_group, place_at, read_chunk_reco
 __all__ = ["open_release", "published_card", "read_card", "verify_release"]
 
 
-def published_card(output: Place, name: str) -> ReleaseCard | None:
-    """The card of the output, if it is this very release."""
+def published_card(output: Place, name: str | None = None) -> ReleaseCard | None:
+    """The card of the output, if there is one, and of this very release if a name is given."""
     if output.read("zarr.json") is None:
         return None
     try:
         card = card_from_attributes(dict(open_group(output).attrs))
     except (VerificationFailed, StoreError):
         return None
-    return card if card.release == name else None
+    return card if name in (None, card.release) else None
 
 
 def read_card(url: str, options: dict[str, Any] | None = None) -> ReleaseCard:
@@ -57,6 +57,11 @@ def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledg
     _check_chunks(place, card)
     try:
         array = group[card.released.array]
+        apart = open_group(place, consolidated=False)[card.released.array]
+        if array.metadata.to_dict() != apart.metadata.to_dict():
+            raise VerificationFailed("the array's own metadata and the group's copy of it differ; restore them from a copy")
+    except VerificationFailed:
+        raise
     except Exception:
         raise VerificationFailed(f"the group has no readable array {card.released.array!r}, which its card names") from None
     if list(array.shape) != card.released.shape or str(array.dtype) != card.released.dtype:
@@ -71,10 +76,8 @@ def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledg
         record = ledger.named(card.release)
         if record is None or record.last != "commit":
             raise VerificationFailed("the ledger does not know the release as committed; ask its curator")
-        if record.manifest != card.manifest.digest:
-            raise VerificationFailed("the ledger committed another manifest; the array was changed after publication")
-        if record.card != card_digest(card):
-            raise VerificationFailed("the ledger committed another card; it was changed after publication")
+        if record.card != card_text(card):
+            raise VerificationFailed("the ledger committed another card; the release was changed after publication")
     return card
 
 

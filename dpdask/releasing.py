@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dpdask import execute
-from dpdask.errors import ClaimDamaged, ReleaseError, SourceChanged, StoreError
+from dpdask.errors import ClaimDamaged, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, open_ledger
+from dpdask.metadata import card_from_attributes, card_text
 from dpdask.noise.stream import random_bytes
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.published import published_card
@@ -75,24 +76,32 @@ def finish_published(spec: SpecLike) -> Receipt | None:
     ledger = open_ledger(parsed.budget.ledger)
     try:
         output = place_at(parsed.output.url, parsed.output.options)
-        name = release_under_way(output)
+        card = published_card(output)
+        name = release_under_way(output) if card is None else card.release
         record = None if name is None else ledger.named(name)
         if name is None or record is None or record.last not in ("publish", "commit"):
             return None
         staging = Staging.of(output, name)
-        card = published_card(output, name)
         if card is None and record.open:
-            if not staging.ready():
-                raise ReleaseError(
-                    "the release was complete, but is neither published nor in its staging; `dpdask abort` closes it, and its"
-                    " charge stays"
-                )
+            if not _is_ready(staging, record.card):
+                return None  # what is missing is written again, with the same noise
             if not staging.publish():
                 raise StoreError(f"output {parsed.output.url!r} is taken by something else; move it away and `dpdask resume`")
             card = published_card(output, name)
-        return None if card is None else conclude(parsed, ledger, staging, record.release, card)
+        if card is None or (not record.open and not staging.claimed()):
+            return None
+        return conclude(parsed, ledger, staging, record.release, card)
     finally:
         ledger.close()
+
+
+def _is_ready(staging: Staging, card: str | None) -> bool:
+    """Whether the staging holds the complete release that the ledger knows as about to be published."""
+    ready = staging.ready()
+    try:
+        return ready is not None and card_text(card_from_attributes(ready)) == card
+    except VerificationFailed:
+        return False
 
 
 @contextlib.contextmanager
@@ -184,10 +193,13 @@ def abort(spec: SpecLike) -> str | None:
         ledger.close()
 
 
-def abort_named(name: str, ledger_url: str | None = None, options: dict[str, Any] | None = None) -> str:
+def abort_named(
+    name: str, ledger_url: str | None = None, options: dict[str, Any] | None = None, *, never_published: bool = False
+) -> str:
     """Give up a release that the ledger knows as open, by the beginning of its name, wherever its output is. Its whole name.
 
-    ``options`` are the storage options of its output.
+    ``options`` are the storage options of its output. One that was about to be published, and whose staging cannot be found
+    from here, is given up only with ``never_published``: the caller's word that nobody can see it, now or later.
     """
     ledger = open_ledger(ledger_url)
     try:
@@ -197,10 +209,10 @@ def abort_named(name: str, ledger_url: str | None = None, options: dict[str, Any
                 f"{len(found)} open releases have a name that begins with {name!r}; `dpdask ledger show` lists them"
             )
         record = found[0]
-        if record.output is None:
+        if record.place is None:
             raise ReleaseError("the ledger does not know where the release was to be published; abort it with its spec")
-        staging = Staging.of(place_at(record.output, options), record.name)
-        burn(ledger, staging, record, "aborted by the curator")
+        staging = Staging.of(place_at(record.place, options), record.name)
+        burn(ledger, staging, record, "aborted by the curator", invisible=never_published)
         return record.name
     finally:
         ledger.close()

@@ -18,7 +18,7 @@ from dpdask.cards import make_card
 from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.execute import Progress
 from dpdask.ledger import Ledger, ReleaseRecord
-from dpdask.metadata import ReleaseCard, array_attributes, card_digest, group_attributes
+from dpdask.metadata import ReleaseCard, array_attributes, card_text, group_attributes
 from dpdask.planning import ReleasePlan, component_with_directions
 from dpdask.published import published_card
 from dpdask.spec.release import ReleaseSpec
@@ -45,20 +45,23 @@ def _silent(_progress: Progress) -> None:
     """Nobody watches."""
 
 
-def burn(ledger: Ledger, staging: Staging, record: ReleaseRecord | None, reason: str) -> None:
-    """Close a charged release without a result, and remove its staging; what is or may become visible is refused.
+def burn(ledger: Ledger, staging: Staging, record: ReleaseRecord | None, reason: str, *, invisible: bool = False) -> None:
+    """Close a release without a result, and remove its staging; what is or may become visible is refused.
 
-    The order matters: on a filesystem the staging goes first, so that from then on nobody can rename it into place; what is not
-    at the output by then never will be. An object store has no such step: there a release that is about to be published stays.
+    Once a release is about to be published, it is closed only if nothing is left of it that could be: by the curator's word
+    (``invisible``), or because its claim is here, on a filesystem, where its staging is taken away before we look whether it
+    is at the output. What is not there by then cannot be renamed into place any more.
     """
-    local = isinstance(staging.data, LocalPlace)
-    if local:
-        staging.work.delete()
     if published_card(staging.output, staging.name) is not None:
         raise ReleaseError("the release is published already; `dpdask resume` concludes it")
     if record is not None and record.open:
-        ledger.burn(record.release, reason, invisible=local)
-    staging.discard()
+        if record.last == "publish" and isinstance(staging.data, LocalPlace) and staging.claimed():
+            staging.work.delete()
+            if published_card(staging.output, staging.name) is not None:
+                raise ReleaseError("the release is published already; `dpdask resume` concludes it")
+            invisible = True
+        ledger.burn(record.release, reason, invisible=invisible)
+    staging.discard(charged=record is not None)
 
 
 class ReleaseRun:
@@ -112,15 +115,14 @@ class ReleaseRun:
         if self._overtaken():
             return
         made, query = self.plan, self.plan.data.query
-        if self._staging.begin():
-            if made.output.occupied():  # since it was planned
-                self._staging.give_back()
-                raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere")
-            self._claimed = True
+        self._claimed = self._staging.begin() or self._claimed
+        if made.output.occupied() and self._ledger.record(made.fingerprint) is None:  # since it was planned
+            raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere")
         facts = {
             "name": self.name,
             "source": made.identity,
             "output": made.spec.output.url,
+            "place": made.output.address(),
             "curator": made.spec.budget.curator,
             **({} if made.spec.source.window is None else {"window": made.spec.source.window.model_dump()}),
         }
@@ -132,9 +134,19 @@ class ReleaseRun:
             query.max_contributions,
             facts,
         )
+        self._check_claim()
         self.on_progress(Progress("reserved", 1, 1))
         self._key = self._ledger.release_key(made.fingerprint)
         self.on_progress(Progress("key", 1, 1))
+
+    def _check_claim(self) -> None:
+        """The charged release is the one that the output is claimed for: nobody gave it up, or began it twice, meanwhile."""
+        record = _check_open(self.plan, self._ledger)
+        if record.name != self.name:
+            raise ReleaseError("the same release was begun twice at once; run it again, and it goes on with what was charged")
+        if not self._staging.claimed():
+            burn(self._ledger, self._staging, record, "aborted while it was being charged")
+            raise ReleaseError("the release was aborted while it was being charged: its charge stays; start a new one")
 
     def write(self) -> None:
         """Every tile that is not staged yet."""
@@ -144,7 +156,7 @@ class ReleaseRun:
             if self._directions is not None:
                 self._turn(self._directions)
             self._write_all()
-        except StoreError:
+        except ReleaseError:
             if not self._overtaken():
                 raise
 
@@ -184,7 +196,7 @@ class ReleaseRun:
             return
         try:
             self._verify_all()
-        except (StoreError, VerificationFailed):
+        except ReleaseError:
             if not self._overtaken():
                 raise
             return
@@ -212,7 +224,7 @@ class ReleaseRun:
             return self.receipt
         try:
             card = self._make_visible()
-        except (StoreError, LedgerError):
+        except (ReleaseError, LedgerError):
             if self._overtaken() and self.receipt is not None:
                 return self.receipt
             raise
@@ -222,29 +234,25 @@ class ReleaseRun:
 
     def _make_visible(self) -> ReleaseCard:
         made = self.plan
-        card = make_card(
-            made,
-            self._data,
-            _check_open(made, self._ledger),
-            _everything(made, self._records, self._coordinates),
-        )
-        kept = ReleaseCard.model_validate(self._staging.settle("card.json", card.model_dump(mode="json")))
-        if kept.manifest != card.manifest:
+        chunks = _everything(made, self._records, self._coordinates)
+        self._staging.check_alone(chunks)
+        asked = make_card(made, self._data, _check_open(made, self._ledger), chunks)
+        card = ReleaseCard.model_validate_json(self._ledger.publish(made.fingerprint, card_text(asked)))
+        if card.manifest != asked.manifest:
             raise ReleaseError(
                 "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
             )
         documents = release_documents(
             made.layout,
-            group_attributes=group_attributes(kept),
-            array_attributes=array_attributes(kept, self._public),
+            group_attributes=group_attributes(card),
+            array_attributes=array_attributes(card, self._public),
             coordinates=self._coordinates,
         )
         self._staging.make_ready(documents)
-        self._ledger.publish(made.fingerprint, kept.manifest.digest, card_digest(kept))
         self.on_progress(Progress("ready", 1, 1))
         if not self._staging.publish():
             raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
-        return kept
+        return card
 
     def _overtaken(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first: then that is our receipt."""
@@ -259,10 +267,10 @@ class ReleaseRun:
     def leave(self) -> None:
         """After a failure: what was claimed and not charged is given back, and what is closed needs no staging."""
         record = self._ledger.record(self.plan.fingerprint)
-        if self._claimed and record is None:
-            self._staging.give_back()
-        elif record is not None and not record.open:
+        if record is not None and not record.open:
             self._staging.discard()
+        elif self._claimed and self._ledger.named(self.name) is None:
+            self._staging.discard(charged=False)
 
 
 def _check_open(made: ReleasePlan, ledger: Ledger) -> ReleaseRecord:
@@ -307,7 +315,7 @@ def _everything(made: ReleasePlan, records: dict[str, ChunkRecord], coordinates:
 def conclude(spec: ReleaseSpec, ledger: Ledger, staging: Staging, fingerprint: str, card: ReleaseCard) -> Receipt:
     """Commit what is published, if it is what was to be published, and remove its staging."""
     record = ledger.record(fingerprint)
-    if record is None or record.card != card_digest(card):
+    if record is None or record.card != card_text(card):
         raise VerificationFailed("the card at the output is not the one that was to be published; move the output away")
     ledger.commit(fingerprint)
     staging.discard()

@@ -50,11 +50,8 @@ class ArraysOfGroup(BaseModel):
 def release_one(spec: ReleaseSpec, number: int) -> str:
     """One release of the batch: its name, or one line that says why not."""
     try:
-        receipt = finish_published(spec)
-        if receipt is None:
-            with release_run(spec, unfinished="resume") as run:
-                receipt = run.all_steps()
-        return f"published {receipt.release}"
+        with release_run(spec, unfinished="resume") as run:
+            return f"published {run.all_steps().release}"
     except DpdaskError as error:
         return one_line(error)
 
@@ -106,6 +103,9 @@ def check_batch(specs: list[ReleaseSpec]) -> tuple[list[ReleaseSpec], list[Relea
         for spec in specs:
             if (spec.budget.dataset, spec.budget.ledger) != (specs[0].budget.dataset, specs[0].budget.ledger):
                 raise InvalidSpec("a batch is checked against one dataset of one ledger; split it")
+            if finish_published(spec) is not None:
+                done.append(spec)
+                continue
             made = make_plan(spec, resuming=True)
             record = ledger.record(made.fingerprint)
             if record is not None and record.last == "commit":

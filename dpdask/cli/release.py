@@ -73,8 +73,11 @@ def resume(spec_path: str, as_json: bool) -> None:
     "--release", "name", help="Instead of a spec: the name of an open release, or its beginning, as the ledger shows it."
 )
 @click.option("--ledger", "ledger_url", help="The ledger of --release; by default from DPDASK_LEDGER.")
+@click.option("--never-published", is_flag=True, help="Your word that nobody can see the release, now or later.")
 @_options_option
-def abort(spec_path: str | None, name: str | None, ledger_url: str | None, options: tuple[str, ...]) -> None:
+def abort(
+    spec_path: str | None, name: str | None, ledger_url: str | None, never_published: bool, options: tuple[str, ...]
+) -> None:
     """Give up an interrupted release; what was charged stays charged."""
     from dpdask.releasing import abort as abort_release
     from dpdask.releasing import abort_named
@@ -84,7 +87,7 @@ def abort(spec_path: str | None, name: str | None, ledger_url: str | None, optio
     if spec_path is not None:
         given_up = abort_release(spec_path)
     else:
-        given_up = abort_named(str(name), ledger_url, _parsed_options(options))
+        given_up = abort_named(str(name), ledger_url, _parsed_options(options), never_published=never_published)
     if given_up is None:
         click.echo("the damaged note of a release was removed; `dpdask run` goes on with what was charged, if anything was")
         return

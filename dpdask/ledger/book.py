@@ -91,7 +91,8 @@ class ReleaseRecord:
     """One release as the ledger knows it.
 
     ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
-    ``cumulative`` composes everything charged up to and with it; ``manifest`` and ``card`` are digests, once it is published.
+    ``cumulative`` composes everything charged up to and with it; ``place`` is where its output is; ``card`` the JSON text of
+    its card, once it is about to be published.
     """
 
     dataset: str
@@ -102,8 +103,7 @@ class ReleaseRecord:
     last: str
     reserved_at: str
     cumulative: PrivacyProfile
-    output: str | None
-    manifest: str | None
+    place: str | None
     card: str | None
 
     @property
@@ -205,6 +205,9 @@ class Ledger:
                 return Reservation(dataset, release, new=False)
             if connection.scalar(select(entries.c.dataset).where(entries.c.release == release).limit(1)) is not None:
                 raise LedgerError("the release belongs to another dataset; a fingerprint stands for one release")
+            named = (facts or {}).get("name")
+            if named is not None and any(_name(row) == named for row in _reservations(connection)):
+                raise LedgerError("another release took over this one's claim on the output; start it again")
             _admit(dataset, total, rows, profile, adjacency, contributions)
             unit = {"adjacency": str(adjacency), "contributions": contributions}
             noted = {**(facts or {}), "profile": profile.describe(), **unit}
@@ -233,23 +236,22 @@ class Ledger:
             last=mine[-1].kind,
             reserved_at=noted["at"],
             cumulative=compose([(profile, 1) for profile in _charged(until).values()]),
-            output=noted.get("output"),
-            manifest=published.get("manifest"),
+            place=noted.get("place"),
             card=published.get("card"),
         )
 
     def named(self, name: str) -> ReleaseRecord | None:
         """The release that is published under ``name``, None when there is none."""
         with _plain_errors(), self._engine.begin() as connection:
-            rows = connection.execute(select(entries.c.release, entries.c.body).where(entries.c.kind == "reserve")).all()
-        found = [row.release for row in rows if json.loads(row.body).get("name") == name]
+            rows = _reservations(connection)
+        found = [row.release for row in rows if _name(row) == name]
         return self.record(found[0]) if found else None
 
     def open_releases(self, beginning: str) -> list[ReleaseRecord]:
         """The releases that are neither committed nor burned and whose names begin so."""
         with _plain_errors(), self._engine.begin() as connection:
-            rows = connection.execute(select(entries.c.release, entries.c.body).where(entries.c.kind == "reserve")).all()
-        named = [row.release for row in rows if str(json.loads(row.body).get("name", "")).startswith(beginning)]
+            rows = _reservations(connection)
+        named = [row.release for row in rows if str(_name(row)).startswith(beginning)]
         return [record for record in map(self.record, named) if record is not None and record.open]
 
     def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
@@ -287,18 +289,17 @@ class Ledger:
             _append(connection, dataset, release, "key", {"wrapped": bool(wrapped)})
             return key
 
-    def publish(self, release: str, manifest: str, card: str) -> None:
-        """Note that a release, complete and verified, is about to become visible, with the digests of its manifest and card.
+    def publish(self, release: str, card: str) -> str:
+        """Note the card of a release that is complete, verified and about to become visible; the card that was noted first.
 
-        From here on :meth:`burn` refuses; if it came first, this does. Again is fine, with the same digests.
+        From here on :meth:`burn` refuses; if it came first, this does.
         """
-        facts = {"manifest": manifest, "card": card}
         with _plain_errors(), self._engine.begin() as connection:
             dataset, last = self._open_release(connection, release)
-            if last.kind != "publish":
-                _append(connection, dataset, release, "publish", facts)
-            elif {name: json.loads(last.body)[name] for name in facts} != facts:
-                raise LedgerError("the release was about to be published with other bytes; `dpdask resume` publishes those")
+            if last.kind == "publish":
+                return str(json.loads(last.body)["card"])
+            _append(connection, dataset, release, "publish", {"card": card})
+            return card
 
     def commit(self, release: str) -> None:
         """Close a published release and destroy its key. Again is fine."""
@@ -323,7 +324,10 @@ class Ledger:
                 if after is not None and last.kind != after:
                     raise LedgerError(f"the release is not published: its last step is {last.kind}")
                 if before is not None and last.kind == before:
-                    raise LedgerError("the release is complete and about to be published; `dpdask resume` concludes it")
+                    raise LedgerError(
+                        "the release is complete and may be visible at any moment; `dpdask resume` concludes it. If it is lost"
+                        " for good, `dpdask abort --release NAME --never-published`"
+                    )
                 connection.execute(delete(release_keys).where(release_keys.c.release == release))
                 _append(connection, dataset, release, kind, facts)
             forget_deleted(self._engine)
@@ -421,6 +425,16 @@ def _last(connection: Connection, release: str) -> Any:
 def _charged(rows: list[Any]) -> dict[str, PrivacyProfile]:
     """Every profile ever reserved, whatever became of it."""
     return {row.release: profile_from_description(json.loads(row.body)["profile"]) for row in rows if row.kind == "reserve"}
+
+
+def _reservations(connection: Connection) -> list[Any]:
+    """The reservations of all datasets."""
+    return list(connection.execute(select(entries.c.release, entries.c.body).where(entries.c.kind == "reserve")))
+
+
+def _name(row: Any) -> str | None:
+    name: str | None = json.loads(row.body).get("name")
+    return name
 
 
 def _admit(

@@ -20,7 +20,7 @@ from dpdask.privacy import Adjacency
 from dpdask.queries import Query, build_query
 from dpdask.spec.calibration import EstimatedDirections, MechanismSection
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import Layout, SourceArray, open_source, place_at
+from dpdask.store import Layout, LocalPlace, SourceArray, open_source, place_at
 from dpdask.tiling import Tiling
 
 __all__ = ["make_plan"]
@@ -31,11 +31,13 @@ DEFAULT_CHUNK = 16 * 2**20
 def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool = False) -> ReleasePlan:
     """Check everything that can be checked without a value, and decide everything that can be decided."""
     output = place_at(spec.output.url, spec.output.options)
-    if not resuming and output.occupied():
-        raise StoreError(
-            f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells what it is,"
-            " and another output.url is another release, charged anew"
-        )
+    taken = not resuming and output.occupied()
+    exists = StoreError(
+        f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells what it is,"
+        " and another output.url is another release, charged anew"
+    )
+    if taken and (ledger is None or isinstance(output, LocalPlace)):
+        raise exists
     place = place_at(spec.source.url, spec.source.options)
     if place.holds(output) or output.holds(place):
         raise StoreError("output.url lies within the source, or the source within it; publish somewhere else")
@@ -89,7 +91,10 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
     if ledger is None:
         return plan
     record = ledger.record(plan.fingerprint)
-    if record is not None and record.open:  # charged already
+    begun = record is not None and record.open
+    if taken and (not begun or output.read("zarr.json") is not None):
+        raise exists
+    if record is not None and begun:  # charged already, and on an object store perhaps some of it is there
         spent = ledger.state(record.dataset).spent_epsilon
         return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
     forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, query.body.adjacency, query.max_contributions)

@@ -69,18 +69,21 @@ def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
         if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(value, FromEnvironment):
             raise ValueError(f"option {key} may be a secret; write {key}: {{env: NAME}} and set the variable NAME")
+        if isinstance(value, str):
+            _no_secret_in_url(value)
     return options
 
 
 def _no_secret_in_url(url: str) -> str:
-    if "://" in url and "@" in urlsplit(url).netloc:
-        raise ValueError("a URL with a user or password before its host is stored and shown; give them by the environment")
+    if "://" in url and not url.startswith(("file:", "memory:")) and ("@" in urlsplit(url).netloc or "?" in url):
+        raise ValueError("a URL with a user, a password or a query in it may hold a secret; give that by the environment")
     return url
 
 
 def _no_secret_inside(options: Any) -> Any:
     for key, value in options.items() if isinstance(options, dict) else enumerate(options) if isinstance(options, list) else ():
-        if isinstance(key, str) and _SECRET.search(key) and isinstance(value, str):
+        hidden = isinstance(value, str) and re.search(rf"({_SECRET.pattern})\w*\s*[=:]", value, re.IGNORECASE)
+        if hidden or (isinstance(key, str) and _SECRET.search(key) and not isinstance(value, dict | bool | None)):
             raise ValueError(f"option {key} looks like a secret; let the factory read it from its own environment")
         _no_secret_inside(value)
     return options
@@ -247,7 +250,7 @@ class BudgetSection(Section):
         try:
             parsed = None if value is None else make_url(value)
         except (ArgumentError, ValueError):
-            parsed = None  # opening it says what is wrong
+            raise ValueError("the ledger URL cannot be read; write sqlite:///path or postgresql://host/database") from None
         if parsed is not None and (parsed.password is not None or any(_SECRET.search(name) for name in parsed.query)):
             raise ValueError("the ledger URL holds a password; drop it and set PGPASSWORD or DPDASK_LEDGER in the environment")
         return value

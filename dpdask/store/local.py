@@ -42,7 +42,8 @@ class LocalPlace(Place):
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
 
-    def _address(self) -> str:
+    def address(self) -> str:
+        """The path without links."""
         return os.path.realpath(self.path)
 
     def read(self, name: str) -> bytes | None:
@@ -133,7 +134,42 @@ class LocalPlace(Place):
             os.rename(self.path, gone)
         except OSError:
             gone = self.path
-        shutil.rmtree(gone, ignore_errors=True)
+        if gone.is_dir():
+            shutil.rmtree(gone, ignore_errors=True)
+        else:
+            gone.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Unlink a file."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(f"{self.path}/{name}")
+
+    def names(self) -> set[str]:
+        """Files and folders."""
+        try:
+            return set(os.listdir(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+
+    def remove_if(self, name: str, content: bytes) -> bool:
+        """Remove a file if it still holds ``content``, whoever else writes to it meanwhile; whether it did."""
+        taken = f"{self.path}/{_temporary_name()}"
+        try:
+            os.rename(f"{self.path}/{name}", taken)
+        except OSError:
+            return False
+        with open(taken, "rb") as opened:
+            mine = opened.read() == content
+        if not mine:
+            with contextlib.suppress(FileExistsError):
+                os.link(taken, f"{self.path}/{name}")
+        os.unlink(taken)
+        return mine
+
+    def remove_empty(self) -> None:
+        """Remove the folder unless something is in it."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     def make(self) -> None:
         """The folder and its parents."""

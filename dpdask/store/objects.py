@@ -26,7 +26,8 @@ class ObjectPlace(Place):
             object.__setattr__(self, "_opened", _open_object_store(self.url, dict(self.options)))
         return self.__dict__["_opened"]
 
-    def _address(self) -> str:
+    def address(self) -> str:
+        """The URL."""
         return self.url
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,6 +82,13 @@ class ObjectPlace(Place):
             for first in range(0, len(names), 1000):
                 obstore.delete(self._store(), names[first : first + 1000])
 
+    def remove(self, name: str) -> None:
+        """One delete."""
+        import obstore
+
+        with _plain_errors(), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store(), name)
+
     def occupied(self) -> bool:
         """Whether any object has the prefix."""
         return next(self.listing(), None) is not None
@@ -117,7 +125,8 @@ class MemoryPlace(Place):
         """Only this process reaches it."""
         return False
 
-    def _address(self) -> str:
+    def address(self) -> str:
+        """The URL."""
         return self.url
 
     def _paths(self) -> tuple[Any, str]:
@@ -156,6 +165,12 @@ class MemoryPlace(Place):
         files, root = self._paths()
         if files.exists(root):
             files.rm(root, recursive=True)
+
+    def remove(self, name: str) -> None:
+        """Forget the bytes."""
+        files, root = self._paths()
+        with contextlib.suppress(FileNotFoundError):
+            files.rm_file(f"{root}/{name}")
 
     def occupied(self) -> bool:
         """Whether anything has the name."""

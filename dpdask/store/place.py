@@ -48,6 +48,14 @@ class Place(abc.ABC):
         """Remove every object; nothing there is fine."""
 
     @abc.abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove one object; nothing there is fine."""
+
+    def names(self) -> set[str]:
+        """What lies here: objects, and the first parts of longer names."""
+        return {name.partition("/")[0] for name, _, _ in self.listing()}
+
+    @abc.abstractmethod
     def occupied(self) -> bool:
         """Whether anything is there, an empty folder included."""
 
@@ -77,11 +85,11 @@ class Place(abc.ABC):
 
     def holds(self, other: Place) -> bool:
         """Whether ``other`` is this place or lies within it."""
-        return f"{other._address()}/".startswith(f"{self._address()}/")
+        return f"{other.address()}/".startswith(f"{self.address()}/")
 
     @abc.abstractmethod
-    def _address(self) -> str:
-        """Where it is; for comparison alone."""
+    def address(self) -> str:
+        """Where it is, whatever the current folder; not for logs."""
 
     def free_bytes(self) -> int | None:
         """How much may still be written, None where that is unknown."""

@@ -8,6 +8,7 @@ if absent, and stay invisible to readers until the root metadata, put last.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -37,6 +38,10 @@ __all__ = [
 SUFFIX = ".dpdask-staging"
 _CLAIM = "release.json"
 _ROOT = "zarr.json"
+_FOREIGN = (
+    "the output holds something that is not of this release: something else writes to it, or it was damaged; stop that, `dpdask"
+    " abort`, and publish elsewhere"
+)
 
 Coordinate = tuple[str, np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]
 
@@ -56,8 +61,8 @@ def release_under_way(output: Place) -> str | None:
 
 
 def drop_claim(output: Place) -> None:
-    """Remove a damaged claim, and whatever was staged beside the output."""
-    output.beside(SUFFIX).delete()
+    """Remove a damaged claim."""
+    output.beside(SUFFIX).remove(_CLAIM)
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,13 +90,23 @@ class Staging:
         """Claim the output; whether this call did. Another release under way is an error."""
         try:
             self.control.make()
-            claimed = self.control.create(_CLAIM, json.dumps({"release": self.name}).encode())
-            if not claimed and release_under_way(self.output) != self.name:
+            claimed = self.control.create(_CLAIM, self._claim())
+            if not claimed and not self.claimed():
                 raise StoreError("another release to this output is under way; `dpdask resume` or `dpdask abort` it first")
             self.work.make()
         except OSError as error:
             raise StoreError(f"cannot stage beside the output: {error.strerror}; choose another output.url") from None
+        if claimed:  # what lies here without a claim is of releases that were given up
+            for name in self.control.names() - {_CLAIM, self.name}:
+                self.control.inside(name).delete()
         return claimed
+
+    def _claim(self) -> bytes:
+        return json.dumps({"release": self.name}).encode()
+
+    def claimed(self) -> bool:
+        """Whether the output is claimed for this release."""
+        return release_under_way(self.output) == self.name
 
     def settle(self, name: str, document: dict[str, Any]) -> dict[str, Any]:
         """Keep a document, unless there is one: what is kept, which is the same for everyone who asks."""
@@ -117,10 +132,7 @@ class Staging:
         elif not self.data.create(key, b"".join(buffers)):  # a retry finds its own bytes; a release never writes over another's
             with self.data.viewed(key) as stored:
                 if stored is None or (stored.size, digest_of_bytes([stored])) != record[1:]:
-                    raise StoreError(
-                        "the output holds a chunk that is not of this release: something else writes to it; stop that, `dpdask"
-                        " abort`, and publish elsewhere"
-                    )
+                    raise StoreError(_FOREIGN)
         return record
 
     def check(self, layout: Layout, index: tuple[int, ...], record: ChunkRecord) -> bool:
@@ -143,28 +155,39 @@ class Staging:
         names = sorted(name for name in listed if name.startswith("manifest-") and name.endswith(".json"))
         records: list[ChunkRecord] = []
         for name in names:
-            content = self.work.read(name)
-            if content:
-                records += [(key, size, digest) for key, size, digest in json.loads(content)]
+            with contextlib.suppress(ValueError, TypeError):  # what a power cut left of a segment counts for nothing
+                records += [(key, size, digest) for key, size, digest in json.loads(self.work.read(name) or b"[]")]
         last = int(names[-1][9:-5]) + 1 if names else 0
         return last, records
 
+    def check_alone(self, chunks: Iterable[ChunkRecord]) -> None:
+        """Nothing but the release's own chunks and metadata is where they are: on an object store others can write there."""
+        stored = {name for name, _, _ in self.data.listing()} if self.data is self.output else set()
+        if {name for name in stored if not name.endswith(_ROOT)} - {record[0] for record in chunks}:
+            raise StoreError(_FOREIGN)
+
     def make_ready(self, documents: dict[str, bytes]) -> None:
         """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet."""
+        local = isinstance(self.data, LocalPlace)
         for name, content in documents.items():
-            if name != _ROOT:
+            if name == _ROOT:
+                _write(self.data if local else self.work, name, content)
+            elif local:
                 _write(self.data, name, content)
-        root = self.data if isinstance(self.data, LocalPlace) else self.work
-        _write(root, _ROOT, documents[_ROOT])
+            elif not self.data.create(name, content) and self.data.read(name) != content:
+                raise StoreError(_FOREIGN)
         try:
-            root.flush()
+            self.data.flush()
         except OSError as error:
             raise _plain(error) from None
 
-    def ready(self) -> bool:
-        """Whether :meth:`make_ready` was done and :meth:`publish` was not, as far as one can see here."""
+    def ready(self) -> dict[str, Any] | None:
+        """The attributes of the root that :meth:`make_ready` put, as long as :meth:`publish` has not made it visible."""
         root = self.data if isinstance(self.data, LocalPlace) else self.work
-        return root.read(_ROOT) is not None
+        try:
+            return dict(json.loads(root.read(_ROOT) or b"{}")["attributes"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def publish(self) -> bool:
         """Make a ready release visible at once; False if something is there already."""
@@ -177,21 +200,26 @@ class Staging:
         except OSError as error:
             raise StoreError(f"the release cannot be published: {error.strerror}; mend that and `dpdask resume`") from None
 
-    def discard(self) -> None:
-        """Remove what this release staged, and its claim; what is published stays, and so does what others staged."""
-        try:
-            mine = release_under_way(self.output) == self.name
-        except ClaimDamaged:
-            mine = False
-        if mine and self.data is self.output and self.output.read(_ROOT) is None:
-            self.output.delete()
-        self.work.delete()
-        if mine:
-            self.control.delete()
+    def discard(self, *, charged: bool = True) -> None:
+        """Remove what this release staged, and its claim; what is published stays, and so does what others staged.
 
-    def give_back(self) -> None:
-        """Undo :meth:`begin`, before anything was staged."""
-        self.control.delete()
+        On an object store the chunks of a charged release go too: its prefix was empty when it was charged.
+        """
+        if charged and self.data is self.output and self.output.read(_ROOT) is None:
+            try:
+                ours = release_under_way(self.output) in (self.name, None)
+            except ClaimDamaged:
+                ours = False
+            if ours:
+                self.output.delete()
+        for name in self.control.names():  # a deletion that was cut off left another name
+            if name.startswith(self.name):
+                self.control.inside(name).delete()
+        if isinstance(self.control, LocalPlace):
+            self.control.remove_if(_CLAIM, self._claim())
+            self.control.remove_empty()
+        elif self.control.read(_CLAIM) == self._claim():
+            self.control.remove(_CLAIM)
 
 
 def _write(place: Place, name: str, content: Any) -> None:
@@ -266,14 +294,14 @@ def read_chunk_records(place: Place) -> list[ChunkRecord]:
     return found
 
 
-def open_group(place: Place) -> Any:
-    """A published group for reading."""
+def open_group(place: Place, *, consolidated: bool | None = None) -> Any:
+    """A published group for reading; ``consolidated`` says whether to trust its copy of all metadata, if there is one."""
     import zarr
 
     if place.read(_ROOT) is None:
         raise StoreError("there is no published release; check the path or URL")
     try:
-        return zarr.open_group(place.zarr_store(), mode="r")
+        return zarr.open_group(place.zarr_store(), mode="r", use_consolidated=consolidated)
     except Exception as error:
         kind = type(error).__name__
     raise StoreError(f"the group's metadata cannot be read ({kind}); restore it from a copy")

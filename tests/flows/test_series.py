@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from dpdask.flows.batch import check_batch
 from dpdask.flows.series import next_release
 from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
@@ -112,3 +113,18 @@ def test_a_mistyped_adjacency_of_gradients_is_found_by_their_form() -> None:
     given: dict[str, Any] = {"source": {"url": "s"}, "output": {"url": "o"}, "budget": {"dataset": "d"}}
     with pytest.raises((ParameterTypeError, ValidationError), match="add-remove-one"):
         privatize_gradients.validate_parameters({**given, "epsilon": 1, "delta": 1e-6, "clip_norm": 1, "adjacency": "add"})
+
+
+def test_a_batch_concludes_what_was_published_but_not_committed(space: Workspace) -> None:
+    space.source(people(60, 4), chunks=(60, 2))
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "published":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        space.release(on_progress=stop)
+    zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")[0, 0] = 0.5
+    done, missing = check_batch([parse_release_spec(space.spec())])
+    assert (len(done), missing) == (1, [])
+    assert list(space.ledger.state("people").releases.values()) == ["commit"]

@@ -114,7 +114,7 @@ def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger
     spent = ledger.state("people").spent_epsilon
 
     if closing == "commit":
-        ledger.publish(release, "m", "c")
+        ledger.publish(release, "card")
 
     def close() -> None:
         ledger.commit(release) if closing == "commit" else ledger.burn(release, "source changed")
@@ -136,21 +136,29 @@ def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(l
         ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
     with pytest.raises(LedgerError, match="not published"):
         ledger.commit(first)
-    ledger.publish(first, "m", "c")
-    ledger.publish(first, "m", "c")  # a retry after a crash
-    with pytest.raises(LedgerError, match="other bytes"):
-        ledger.publish(first, "m", "another card")
-    with pytest.raises(LedgerError, match="about to be published"):
+    assert ledger.publish(first, "card") == "card"
+    assert ledger.publish(first, "another card") == "card"  # a retry after a crash takes what was noted first
+    with pytest.raises(LedgerError, match="may be visible"):
         ledger.burn(first, "too late")
     record = ledger.record(first)
     assert record is not None
-    assert (record.open, record.manifest, record.card) == (True, "m", "c")
+    assert (record.open, record.card) == (True, "card")
     ledger.burn(second, "in time")
     with pytest.raises(LedgerError, match="closed by burn"):
-        ledger.publish(second, "m", "c")
-    ledger.publish(third, "m", "c")
+        ledger.publish(second, "card")
+    ledger.publish(third, "card")
     ledger.burn(third, "its staging is lost", invisible=True)
     assert list(ledger.state("people").releases.values()) == ["publish", "burn", "burn"]
+
+
+def test_a_name_stands_for_one_release(ledger: Ledger) -> None:
+    small = GaussianProfile(ONE.mu / 4)
+    ledger.reserve("people", fingerprint("a"), small, facts={"name": "n"})
+    ledger.open_dataset("others", TOTAL)
+    for dataset in ("people", "others"):
+        with pytest.raises(LedgerError, match="took over"):
+            ledger.reserve(dataset, fingerprint("b"), small, facts={"name": "n"})
+    assert not ledger.reserve("people", fingerprint("a"), small, facts={"name": "n"}).new
 
 
 def test_no_key_without_a_charge(ledger: Ledger) -> None:
@@ -260,7 +268,7 @@ def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
 def test_two_commits_at_once_are_one(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     release = fingerprint("r")
     ledger.reserve("people", release, ONE)
-    ledger.publish(release, "m", "c")
+    ledger.publish(release, "card")
     slowed(monkeypatch, "_append")
     books = [Ledger(url), Ledger(url)]
     assert at_once(*(lambda b=b: b.commit(release) for b in books)) == [None, None]  # type: ignore[misc]
@@ -333,7 +341,7 @@ def test_the_key_is_only_in_its_table_and_gone_after_commit(tmp_path: Path) -> N
         dump = "\n".join(line for line in raw.iterdump() if "release_keys" not in line)
     assert secret.hex() not in dump.lower()
     assert stat.S_IMODE(os.stat(tmp_path / "ledger.db").st_mode) == 0o600
-    book.publish(release, "m", "c")
+    book.publish(release, "card")
     book.commit(release)
     assert secret not in files(tmp_path)
     book.close()

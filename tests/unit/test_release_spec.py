@@ -79,6 +79,11 @@ def test_mistakes_in_keys_get_a_suggestion(changes: dict[str, Any], text: str) -
         {"compute": {"cluster": "a:b", "cluster_options": {"api_token": "hunter2"}}},
         {"compute": {"cluster": "a:b", "cluster_options": {"env": {"AWS_SECRET_ACCESS_KEY": "hunter2"}}}},
         {"compute": {"cluster": "a:b", "cluster_options": {"pods": [{"password": "hunter2"}]}}},
+        {"compute": {"cluster": "a:b", "cluster_options": {"password": ["hunter2"]}}},
+        {"compute": {"cluster": "a:b", "cluster_options": {"extra": ["--token=hunter2"]}}},
+        {"output": {"url": "s3://b/x", "options": {"endpoint": "http://me:hunter2@host"}}},
+        {"output": {"url": "az://c/o?sig=hunter2"}},
+        {"budget": {"dataset": "d", "ledger": "postgresql//me:hunter2@host/db"}},
         {"budget": {"dataset": "d", "ledger": "postgresql://me:hunter2@host/db"}},
         {"budget": {"dataset": "d", "ledger": "postgresql://me:hunt/er2@host/db"}},
         {"budget": {"dataset": "d", "ledger": "postgresql://me@host/db?password=hunter2"}},
@@ -86,7 +91,7 @@ def test_mistakes_in_keys_get_a_suggestion(changes: dict[str, Any], text: str) -
 )  # fmt: skip
 def test_a_spec_with_a_secret_in_it_is_refused_without_repeating_it(changes: dict[str, Any]) -> None:
     """Specs are parameters of flows: whatever is in one is in Prefect's database."""
-    with pytest.raises(InvalidSpec, match=r"environment|env: NAME") as caught:
+    with pytest.raises(InvalidSpec, match=r"environment|env: NAME|cannot be read") as caught:
         parse_release_spec({**SPEC, **changes})
     assert "hunter2" not in str(caught.value)
 
