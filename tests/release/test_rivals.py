@@ -174,7 +174,7 @@ def test_a_release_is_either_published_or_aborted(
         assert "may be visible" in said[0]
         verify_release(spec["output"]["url"], ledger=space.ledger)
     else:
-        with pytest.raises((LedgerError, StoreError)):
+        with pytest.raises((LedgerError, ReleaseError)):
             release(spec)
         assert said == ["aborted"]
         with pytest.raises(StoreError, match="no published release"):
