@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import ipaddress
 import logging
+import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+Finished = queue.SimpleQueue[Any]
 
 
 @contextlib.contextmanager
@@ -56,14 +58,12 @@ def connect(compute: ComputeSection, client: Any = None) -> Iterator[Any]:
     if client is not None:
         _check_trust(client.scheduler.address, compute)
         _check_workers(client)
-        with client.as_current():
-            yield client
+        yield client
         return
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(_client(compute, stack))
         _check_workers(found)
-        with found.as_current():
-            yield found
+        yield found
 
 
 def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
@@ -377,18 +377,23 @@ def _submit(client: Any, function: Callable[..., Any], *args: Any) -> Any:
 def _run(client: Any, calls: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Any]:
     """Results as they come, with a bounded number of tasks under way; finished ones are forgotten at once."""
     pending: set[Any] = set()
+    finished: Finished = queue.SimpleQueue()
     window = 3 * _window(client)
+
+    def next_result() -> Any:
+        future = _next(client, finished)
+        pending.discard(future)
+        return _result(future)
+
     try:
         for function, args in calls:
-            pending.add(_submit(client, function, *args))
+            future = _submit(client, function, *args)
+            pending.add(future)
+            future.add_done_callback(finished.put)
             while len(pending) >= window:
-                for future in _first_done(client, pending):
-                    pending.discard(future)
-                    yield _result(future)
+                yield next_result()
         while pending:
-            for future in _first_done(client, pending):
-                pending.discard(future)
-                yield _result(future)
+            yield next_result()
     finally:
         if pending:
             client.cancel(list(pending), force=True)
@@ -396,24 +401,24 @@ def _run(client: Any, calls: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]
 
 def _settle(client: Any, futures: list[Any]) -> None:
     """Wait for futures whose results stay on the workers; raise the first error."""
-    left = set(futures)
-    while left:
-        for future in _first_done(client, left):
-            left.discard(future)
-            if future.status != "finished":
-                _result(future)
+    finished: Finished = queue.SimpleQueue()
+    for future in futures:
+        future.add_done_callback(finished.put)
+    for _ in futures:
+        future = _next(client, finished)
+        if future.status != "finished":
+            _result(future)
 
 
-def _first_done(client: Any, pending: set[Any]) -> list[Any]:
-    """Wait until something is done; give up when no worker has been there for a while."""
-    from distributed import wait
+def _next(client: Any, finished: Finished) -> Any:
+    """Wait until something is done; give up when no worker has been there for a while.
 
+    ``distributed.wait`` would do, but for that the client must be the process' default, which other threads may change.
+    """
     idle = 0
     while True:
-        with contextlib.suppress(TimeoutError):
-            done = list(wait(list(pending), timeout=10, return_when="FIRST_COMPLETED").done)
-            if done:
-                return done
+        with contextlib.suppress(queue.Empty):
+            return finished.get(timeout=10)
         idle = 0 if client.nthreads() else idle + 10
         if client.status not in ("running", "connecting") or idle >= _PATIENCE:
             raise ClusterError("the cluster is gone or has no workers left; start it again and `dpdask resume`")
