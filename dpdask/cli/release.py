@@ -125,7 +125,7 @@ def verify(url: str, ledger_url: str | None, options: tuple[str, ...], as_json: 
     if as_json:
         print_json({"release": card.release, "intact": True, "chunks": card.manifest.chunks, "ledger": book is not None})
     else:
-        checked = "" if book is None else "; the ledger committed this manifest"
+        checked = "" if book is None else "; the ledger committed this card and manifest"
         click.echo(f"release {card.release[:12]}: {card.manifest.chunks} chunks, card and guarantee hold{checked}")
 
 
