@@ -1,6 +1,7 @@
 """The ledger: what each dataset may spend, what it has spent, and the keys of releases under way."""
 
-from dpdask.ledger.book import DatasetState, Forecast, Ledger, ReleaseRecord, Reservation, SeriesWindow
+from dpdask.ledger.book import Ledger
 from dpdask.ledger.opening import open_ledger
+from dpdask.ledger.records import DatasetState, Forecast, ReleaseRecord, Reservation, SeriesWindow
 
 __all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation", "SeriesWindow", "open_ledger"]

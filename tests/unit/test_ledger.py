@@ -256,7 +256,7 @@ def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
         engine.dispose()
     for name in ("first", "second"):
         ledger.reserve("people", fingerprint(name), ONE)
-    slowed(monkeypatch, "_admit")
+    slowed(monkeypatch, "admit")
     books = [Ledger(url), Ledger(url)]
     outcomes = at_once(*(lambda b=b, i=i: b.reserve("people", fingerprint(i), ONE) for i, b in enumerate(books)))  # type: ignore[misc]
     assert isinstance(outcomes[1], BudgetExceeded), outcomes
@@ -270,7 +270,7 @@ def test_two_commits_at_once_are_one(ledger: Ledger, url: str, monkeypatch: pyte
     release = fingerprint("r")
     ledger.reserve("people", release, ONE)
     ledger.publish(release, "card")
-    slowed(monkeypatch, "_append")
+    slowed(monkeypatch, "append")
     books = [Ledger(url), Ledger(url)]
     assert at_once(*(lambda b=b: b.commit(release) for b in books)) == [None, None]  # type: ignore[misc]
     assert ledger.state("people").releases == {release: "commit"}

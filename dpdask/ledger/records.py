@@ -1,0 +1,91 @@
+"""What the ledger tells: reservations, states of datasets, histories of releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpdask.privacy import PrivacyBudget, PrivacyProfile
+
+__all__ = ["CLOSING", "DatasetState", "Forecast", "ReleaseRecord", "Reservation", "SeriesWindow"]
+
+CLOSING = ("commit", "burn")
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A charged release: ``new`` when this call charged it, else it was charged before."""
+
+    dataset: str
+    release: str
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset's total, what has been spent of it, and its releases with their last step."""
+
+    name: str
+    total: PrivacyBudget
+    spent: PrivacyProfile | None
+    releases: dict[str, str]
+    details: dict[str, dict[str, Any]]
+
+    @property
+    def spent_epsilon(self) -> float:
+        """The epsilon spent so far, at the total's delta."""
+        return 0.0 if self.spent is None else self.spent.epsilon(self.total.delta)
+
+    def describe(self) -> dict[str, Any]:
+        """The state as JSON-ready facts."""
+        return {
+            "dataset": self.name,
+            "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
+            "spent_epsilon": self.spent_epsilon,
+            "spent": None if self.spent is None else self.spent.describe(),
+            "releases": [{**self.details[release], "last_step": step} for release, step in self.releases.items()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a dataset has spent, and would have spent after one more release, at its total's delta."""
+
+    total: PrivacyBudget
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesWindow:
+    """A window of a series that was charged: where it is, where its result goes, and whether it is still under way."""
+
+    window: dict[str, Any]
+    output: str
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRecord:
+    """One release as the ledger knows it.
+
+    ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
+    ``cumulative`` composes everything charged up to and with it; ``place`` is where its output is; ``card`` the JSON text of
+    its card, once it is about to be published.
+    """
+
+    dataset: str
+    release: str
+    name: str
+    source: str
+    total: PrivacyBudget
+    last: str
+    reserved_at: str
+    cumulative: PrivacyProfile
+    place: str | None
+    card: str | None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is neither committed nor burned."""
+        return self.last not in CLOSING
