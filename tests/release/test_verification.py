@@ -1,0 +1,81 @@
+"""`dpdask verify`: what a release says of itself holds, or verification fails in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpdask import PrivacyBudget
+from dpdask.errors import StoreError, VerificationFailed
+from dpdask.ledger import Ledger
+from dpdask.profiles import GaussianProfile
+from dpdask.published import read_card, verify_release
+from tests.release.conftest import Workspace, people
+
+
+def test_metadata_that_contradicts_its_copy_does_not_verify(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(16, 8))
+    space.release()
+    path = space.folder / "out.zarr" / "data" / "zarr.json"
+    path.write_text(path.read_text().replace('"dp:epsilon": 1.0', '"dp:epsilon": 0.1'))
+    with pytest.raises(VerificationFailed, match="differ"):
+        verify_release(str(space.folder / "out.zarr"))
+
+
+def edited(space: Workspace, change: Any) -> None:
+    path = Path(space.folder / "out.zarr" / "zarr.json")
+    document = json.loads(path.read_text())
+    change(document["attributes"]["dp"])
+    path.write_text(json.dumps(document))
+
+
+def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(16, 8))
+    space.release(privacy={"epsilon": 50.0, "delta": 1e-5})
+    better = GaussianProfile.meeting(PrivacyBudget(epsilon=0.1, delta=1e-5))
+
+    def promise(card: dict[str, Any]) -> None:
+        card["guarantee"]["claimed"]["epsilon"] = 0.1
+        card["guarantee"]["verified"].update(
+            configuration={"mu": better.mu}, epsilon_at_delta=better.epsilon(1e-5), delta_at_epsilon=better.delta(0.1)
+        )
+
+    edited(space, promise)
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(str(space.folder / "out.zarr"))
+    edited(space, lambda card: card["composition"].update(steps=2))
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(str(space.folder / "out.zarr"))
+    edited(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
+    assert read_card(str(space.folder / "out.zarr")).guarantee.claimed.epsilon == 0.1  # agrees with itself
+    with pytest.raises(VerificationFailed, match="another card"):
+        verify_release(str(space.folder / "out.zarr"), ledger=Ledger(space.ledger_url))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda card: card["guarantee"]["verified"].update(configuration={}),
+        lambda card: card["guarantee"]["verified"].update(name="wishful"),
+        lambda card: card["released"].update(array="elsewhere"),
+        lambda card: card["noise"].update(configuration={}),
+        lambda card: card["query"].clear(),
+    ],
+)
+def test_a_damaged_card_fails_verification_in_one_line(space: Workspace, damage: Any) -> None:
+    space.source(people(64, 8), chunks=(16, 8))
+    space.release()
+    edited(space, damage)
+    with pytest.raises(VerificationFailed):
+        verify_release(str(space.folder / "out.zarr"))
+
+
+def test_unreadable_metadata_is_one_line(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(16, 8))
+    space.release()
+    (space.folder / "out.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        verify_release(str(space.folder / "out.zarr"))
