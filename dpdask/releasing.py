@@ -171,7 +171,7 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
 def abort(spec: SpecLike) -> str | None:
     """Give up a release under way: its key is destroyed, its staging removed; a charge that was made stays. Its name.
 
-    None where nobody can tell any more which release it was: then only what lies beside the output is removed.
+    None where nobody can tell any more which release it was: then only the damaged claim is removed.
     """
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)

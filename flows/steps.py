@@ -227,7 +227,7 @@ def say_how_to_resume(flow: Any, flow_run: Any, state: Any) -> None:
     from prefect.logging import get_logger
 
     get_logger("dpdask").warning(
-        "flow run %s stopped: a charge that was made stays, and nothing was published; run the same deployment again, or"
-        " `dpdask resume SPEC.yaml`, to finish the release with the same noise",
+        "flow run %s stopped: a charge that was made stays; if its release is unfinished, the same deployment run again, or"
+        " `dpdask resume SPEC.yaml`, finishes it with the same noise",
         flow_run.name,
     )

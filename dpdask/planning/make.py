@@ -32,12 +32,8 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
     """Check everything that can be checked without a value, and decide everything that can be decided."""
     output = place_at(spec.output.url, spec.output.options)
     taken = not resuming and output.occupied()
-    exists = StoreError(
-        f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells what it is,"
-        " and another output.url is another release, charged anew"
-    )
     if taken and (ledger is None or isinstance(output, LocalPlace)):
-        raise exists
+        raise _exists(spec)
     place = place_at(spec.source.url, spec.source.options)
     if place.holds(output) or output.holds(place):
         raise StoreError("output.url lies within the source, or the source within it; publish somewhere else")
@@ -93,12 +89,19 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
     record = ledger.record(plan.fingerprint)
     begun = record is not None and record.open
     if taken and (not begun or output.read("zarr.json") is not None):
-        raise exists
+        raise _exists(spec)
     if record is not None and begun:  # charged already, and on an object store perhaps some of it is there
         spent = ledger.state(record.dataset).spent_epsilon
         return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
     forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, query.body.adjacency, query.max_contributions)
     return dataclasses.replace(plan, forecast=forecast)
+
+
+def _exists(spec: ReleaseSpec) -> StoreError:
+    return StoreError(
+        f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells what it is,"
+        " and another output.url is another release, charged anew"
+    )
 
 
 def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:

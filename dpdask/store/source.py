@@ -69,7 +69,7 @@ class SourceArray:
         raise StoreError(f"the source cannot be read or decoded near index ({corner}); restore it from a copy")
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
-        """The same source, restricted to part of one axis; what is written outside of it does not change its identity."""
+        """The same source, restricted to part of one axis; what is written to chunks that hold none of it changes nothing."""
         if not 0 <= axis < len(self.shape) or not 0 <= start < stop <= self.shape[axis]:
             raise StoreError(f"source.window: {start} to {stop} of axis {axis} is no part of the source; choose another")
         shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))

@@ -1,9 +1,9 @@
 """From staged chunks to a published group: all or nothing, and never over something that exists.
 
 A claim beside the output says which release is under way to it; everything else that a release stages (finished chunks, their
-list, its card) lies under its own name, so that no release ever takes up what another one left. On a local filesystem chunks
-are staged there too and the finished group is renamed into place; on an object store they go straight to their keys, each only
-if absent, and stay invisible to readers until the root metadata, put last.
+list, noise directions) lies under its own name, so that no release ever takes up what another one left. On a local filesystem
+chunks are staged there too and the finished group is renamed into place; on an object store they go straight to their keys,
+each only if absent, and stay invisible to readers until the root metadata, put last.
 """
 
 from __future__ import annotations
@@ -96,9 +96,8 @@ class Staging:
             self.work.make()
         except OSError as error:
             raise StoreError(f"cannot stage beside the output: {error.strerror}; choose another output.url") from None
-        if claimed:  # what lies here without a claim is of releases that were given up
-            for name in self.control.names() - {_CLAIM, self.name}:
-                self.control.inside(name).delete()
+        for name in self.control.names() - {_CLAIM, self.name}:  # of releases that were given up
+            self.control.inside(name).delete()
         return claimed
 
     def _claim(self) -> bytes:
