@@ -26,7 +26,7 @@ from distributed.security import Security
 from prefect.client.schemas.schedules import CronSchedule
 
 from dpdask.errors import ClusterError
-from dpdask.execute.driver import connect
+from dpdask.execute.cluster import connect
 from dpdask.spec.release import ComputeSection
 
 ROOT = Path(__file__).parents[2]
