@@ -18,7 +18,7 @@ from dpdask.errors import ClusterError, DpdaskError
 from dpdask.execute import tasks
 from dpdask.execute.cluster import version
 from dpdask.noise.stream import ReleaseKey
-from dpdask.planning import Component, ReleasePlan, needs_norm_pass
+from dpdask.planning import FAN_IN, Component, ReleasePlan, needs_norm_pass, records_at_once, tile_bytes
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, SummedQuery
 from dpdask.store import ChunkRecord, Staging
@@ -26,7 +26,6 @@ from dpdask.tiling import Index
 
 __all__ = ["OnProgress", "Prepared", "Progress", "compute_directions", "prepare", "verify", "write"]
 
-_FAN_IN = 8
 _PATIENCE = 120  # seconds without a single worker
 
 
@@ -63,7 +62,7 @@ def prepare(client: Any, plan: ReleasePlan, component: Component, on_progress: O
     elif not prepared.clips and not plan.source.plain:
         whole = tuple(slice(0, n) for n in plan.source.shape)
         boxes = list(plan.source.boxes(whole, plan.spec.compute.task_size))
-        calls = ((tasks.check_source, (plan.source, [box])) for box in boxes)
+        calls = ((tasks.check_source, (plan.source, box)) for box in boxes)
         for done, _ in enumerate(_run(client, calls), 1):
             on_progress(Progress("check source", done, len(boxes)))
     return prepared
@@ -71,11 +70,8 @@ def prepare(client: Any, plan: ReleasePlan, component: Component, on_progress: O
 
 def _record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
     """Ranges of records, whole tiles each, of about the size of a task."""
-    shape = plan.source.shape
-    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
-    record_bytes = int(np.prod([n for i, n in enumerate(shape) if i != axis])) * np.dtype(plan.source.dtype).itemsize
-    many = max(1, plan.spec.compute.task_size // max(1, record_bytes * step)) * step
-    return [slice(first, min(first + many, shape[axis])) for first in range(0, shape[axis], many)]
+    many, count = records_at_once(plan, component, axis), plan.source.shape[axis]
+    return [slice(first, min(first + many, count)) for first in range(0, count, many)]
 
 
 def _clip_factors(client: Any, plan: ReleasePlan, component: Component, on_progress: OnProgress) -> list[tuple[int, int, Any]]:
@@ -131,7 +127,7 @@ def _answers(
         parts: list[Any] = []
         for records, factors in ranges:
             parts.append(_submit(client, tasks.sum_part, query, component.fitted, plan.source, box, records, factors))
-            if len(parts) >= _FAN_IN * _window(client):
+            if len(parts) >= FAN_IN * _window(client):
                 parts = [_total(client, parts)]
                 _settle(client, parts)
         answers[index] = _total(client, parts)
@@ -145,7 +141,7 @@ def _answers(
 
 def _total(client: Any, parts: list[Any]) -> Any:
     while len(parts) > 1:
-        groups = [parts[first : first + _FAN_IN] for first in range(0, len(parts), _FAN_IN)]
+        groups = [parts[first : first + FAN_IN] for first in range(0, len(parts), FAN_IN)]
         parts = [_submit(client, tasks.add_up, *group) for group in groups]
     return parts[0]
 
@@ -215,7 +211,7 @@ def _batches(
             yield [index], 0, None, prepared.answers[index]
         return
     bound = component.query.bound
-    most = max(1, plan.spec.compute.task_size // max(1, plan.tile_bytes))
+    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(plan, component)))
     most = max(1, min(most, len(missing) // (4 * _window(client)) or 1))
     if not prepared.clips:
         for first in range(0, len(missing), most):

@@ -139,17 +139,22 @@ def on_sound_worker(version: str, function: Callable[..., R], *args: Any) -> R:
 
 
 @_discreet
-def check_source(source: SourceArray, boxes: Sequence[Box]) -> int:
-    """Decode some regions, so that a damaged source is found before anything is charged."""
-    for box in boxes:
-        source.read(box)
-    return len(boxes)
+def check_source(source: SourceArray, box: Box) -> None:
+    """Decode a region, so that a damaged source is found before anything is charged."""
+    for piece in source.pieces(box):
+        source.read(piece)
 
 
 @_discreet
 def norms_part(source: SourceArray, box: Box, record_axis: int, grid: Grid) -> Sealed:
     """The squared norms of the parts of records that lie in a region, with the first record's index."""
-    return Sealed((box[record_axis].start, record_norms(source.read(box), record_axis=record_axis, step=grid.step)))
+    records = box[record_axis]
+    total = np.zeros((records.stop - records.start, 2), np.uint64)
+    for piece in source.pieces(box):
+        part = piece[record_axis]
+        norms = record_norms(source.read(piece), record_axis=record_axis, step=grid.step)
+        total[part.start - records.start : part.stop - records.start] += norms
+    return Sealed((records.start, total))
 
 
 @_discreet

@@ -3,6 +3,17 @@
 from dpdask.planning.components import component_with_directions
 from dpdask.planning.fingerprint import software_versions
 from dpdask.planning.make import make_plan
+from dpdask.planning.memory import FAN_IN, records_at_once, tile_bytes
 from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
 
-__all__ = ["Component", "ReleasePlan", "component_with_directions", "make_plan", "needs_norm_pass", "software_versions"]
+__all__ = [
+    "FAN_IN",
+    "Component",
+    "ReleasePlan",
+    "component_with_directions",
+    "make_plan",
+    "needs_norm_pass",
+    "records_at_once",
+    "software_versions",
+    "tile_bytes",
+]

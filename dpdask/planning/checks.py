@@ -9,7 +9,9 @@ import numpy as np
 
 from dpdask.errors import InvalidSpec, StoreError
 from dpdask.noise.recipes import IidRecipe, SphericalRecipe
+from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.privacy import Adjacency
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout, SourceArray
 
@@ -60,15 +62,21 @@ def check_memory(plan: ReleasePlan) -> None:
     if allowed is None:
         total = _machine_memory() if plan.spec.compute.cluster == "local" else None
         allowed = None if total is None else int(0.8 * total / plan.spec.compute.workers)
-    if allowed is not None and plan.worker_bytes > allowed:
+    wanted = worker_bytes(plan)
+    if allowed is not None and wanted > allowed:
         wide = (
             f" (the noise mixes axes {list(plan.data.tiling.spanned)}, which tiles hold whole)"
             if plan.data.tiling.spanned
             else ""
         )
+        private = (
+            plan.data.query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+        )  # then no figure may depend on the number of records
+        figure = "" if private else f" {wanted / 1e9:.3g} GB,"
         raise InvalidSpec(
-            f"a worker would hold {plan.worker_bytes / 1e9:.3g} GB for tiles of shape {plan.data.tiling.extent}{wide},"
-            f" more than the {allowed / 1e9:.3g} GB allowed; use smaller publish.chunks, fewer compute.threads or more memory"
+            f"for tiles of shape {plan.data.tiling.extent}{wide} and the chunks of its source a worker would hold{figure} more"
+            f" than the {allowed / 1e9:.3g} GB allowed; use smaller chunks, publish.chunks or compute.task_size, fewer"
+            " compute.threads or more memory"
         )
 
 

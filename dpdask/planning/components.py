@@ -6,8 +6,7 @@ import dataclasses
 
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Steps, calibrate_mechanism
-from dpdask.noise import IidNoise
-from dpdask.noise.recipes import KroneckerRecipe
+from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.profiles import GaussianProfile, compose
@@ -83,9 +82,10 @@ def directions_component(spec: ReleaseSpec, query: Query, estimated: EstimatedDi
 
 def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) -> Component:
     """The data component with its noise turned to ``directions``; rounding never makes it weaker than planned."""
-    assert isinstance(plan.spec.mechanism.directions, EstimatedDirections)  # type: ignore[union-attr]
+    estimated = getattr(plan.spec.mechanism, "directions", None)
+    assert isinstance(estimated, EstimatedDirections)
     section = plan.spec.mechanism.model_copy(update={"directions": directions})
-    budget = share_of(plan.spec.privacy.budget(), 1 - plan.spec.mechanism.directions.share)  # type: ignore[union-attr]
+    budget = share_of(plan.spec.privacy.budget(), 1 - estimated.share)
     query = plan.data.query
     calibrated = calibrate_mechanism(
         section,
@@ -96,11 +96,10 @@ def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) 
         norm_bound=query.norm_bound,
     )
     planned = plan.data.calibrated.calibration["mu"]
-    recipe = plan.data.fitted.recipe
-    assert isinstance(recipe, KroneckerRecipe)
-    first, *others = calibrated.noise.factors  # type: ignore[attr-defined]
+    assert isinstance(calibrated.noise, KroneckerNoise)
+    first, *others = calibrated.noise.factors
     growth = max(1.0, calibrated.calibration["mu"] / planned) * (1 + 1e-12)
-    noise = type(calibrated.noise)((first.times(growth), *others))  # type: ignore[call-arg]
+    noise = KroneckerNoise((first.times(growth), *others))
     fitted = query.fit(noise, mu=planned, asked=plan.spec.noise.steps_per_sigma)
     return dataclasses.replace(plan.data, calibrated=calibrated, fitted=fitted)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdask.ledger import Forecast
 from dpdask.mechanisms import Calibrated
-from dpdask.noise.recipes import IidRecipe
+from dpdask.planning.memory import worker_bytes
 from dpdask.privacy import Guarantee
 from dpdask.queries import Clip, Fitted, Query
 from dpdask.spec.release import ReleaseSpec
@@ -19,8 +19,6 @@ from dpdask.store import Layout, Place, SourceArray
 from dpdask.tiling import Tiling
 
 __all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
-
-WORKER_BASE = 300 * 10**6  # what a worker holds before any tile: the interpreter, libraries, compiled kernels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,28 +55,14 @@ class ReleasePlan:
         return self.spec.compute.threads or os.cpu_count() or 1
 
     @property
-    def tile_bytes(self) -> int:
-        """What one tile task holds: its input, its output, and copies that its recipe makes."""
-        entries = math.prod(self.data.tiling.extent)
-        item = np.dtype(self.layout.dtype).itemsize + self.source.working_dtype.itemsize
-        fused = isinstance(self.data.fitted.recipe, IidRecipe) and not self.data.query.summed
-        return entries * (item if fused else item + 24)
-
-    @property
-    def task_bytes(self) -> int:
-        """What one task of any kind holds at most."""
-        summing = 3 * max(self.spec.compute.task_size, self.tile_bytes) if self.data.query.summed else 0
-        return max(self.tile_bytes, summing)
-
-    @property
-    def worker_bytes(self) -> int:
-        """The peak memory of one worker."""
-        return WORKER_BASE + self.threads * self.task_bytes
+    def source_bytes(self) -> int:
+        """The size of the source, uncompressed."""
+        return math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
 
     @property
     def read_bytes(self) -> int:
         """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their own."""
-        once = math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
+        once = self.source_bytes
         return once * (2 if needs_norm_pass(self.data) else 1) + (once if self.directions is not None else 0)
 
     @property
@@ -132,7 +116,7 @@ class ReleasePlan:
             },
             "tiles": self.data.tiling.count,
             "tile_shape": list(self.data.tiling.extent),
-            "peak_bytes_per_worker": self.worker_bytes,
+            "peak_bytes_per_worker": worker_bytes(self),
             "bytes_to_read": self.read_bytes,
             "bytes_to_write": self.layout.total_bytes,
             "warnings": list(self.warnings),

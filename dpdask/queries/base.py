@@ -187,6 +187,14 @@ class SummedQuery(Query):
             )
         return PRIVATE_COUNT
 
+    def region(self, records: int) -> tuple[int, ...]:
+        """The shape of what :meth:`partial` reads of so many records, at most."""
+        return tuple(records if axis == self.record_axis else n for axis, n in enumerate(self.source_shape))
+
+    def summing_bytes(self, records: int) -> int:
+        """What :meth:`partial` holds beside what it read of so many records: every entry in steps, and a mask."""
+        return 9 * math.prod(self.region(records))
+
     @abc.abstractmethod
     def partial(self, source: Reader, fitted: Fitted, answer_box: Box, records: slice, factors: Floats | None) -> Integers:
         """The sum over some records of a region of the answer, in integers."""

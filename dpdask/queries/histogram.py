@@ -72,6 +72,17 @@ class Histogram(SummedQuery):
         counts = np.bincount(bins[inside], minlength=math.prod(self.answer_shape))
         return counts.reshape(self.answer_shape).astype(np.int64)
 
+    def region(self, records: int) -> tuple[int, ...]:
+        """The counted columns and those between them."""
+        if len(self.source_shape) == 1:
+            return (records,)
+        width = max(self.columns) + 1 - min(self.columns)
+        return (records, width) if self.record_axis == 0 else (width, records)
+
+    def summing_bytes(self, records: int) -> int:
+        """A value, its bin, bins so far, and what they are computed by."""
+        return 48 * records
+
     def _columns(self, source: Reader, records: slice) -> np.ndarray[Any, Any]:
         """The counted columns, and those between them, of some records."""
         if len(self.source_shape) == 1:

@@ -133,6 +133,10 @@ class Covariance(SummedQuery):
             total += (left[first : first + most].T @ right[first : first + most]).astype(np.int64)
         return total
 
+    def summing_bytes(self, records: int) -> int:
+        """Records along the second axis are also transposed."""
+        return super().summing_bytes(records) * (1 if self.record_axis == 0 else 2)
+
     def _block(self, source: Reader, rule: RecordRule, features: slice, records: slice, factors: Any) -> Floats:
         box = (records, features) if self.record_axis == 0 else (features, records)
         steps = rule.integers(source.read(box), factors, (0, 0))

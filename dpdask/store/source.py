@@ -29,6 +29,9 @@ _WORKING = {  # any real dtype becomes one the kernels take; unsigned 64-bit int
 }  # fmt: skip
 
 
+_PIECE = 8 * 2**20  # bytes
+
+
 @dataclass(frozen=True, repr=False)
 class SourceArray:
     """An opened source: facts of its schema, and the way to its regions."""
@@ -60,7 +63,7 @@ class SourceArray:
         try:
             block = self._read_plain(box, scratch) if self.plain else None
             if block is None:
-                block = np.asarray(self._array()[box])
+                block = self._read_decoded(box, scratch)
             return np.ascontiguousarray(block, dtype=self.working_dtype)
         except MemoryError:
             raise
@@ -138,6 +141,16 @@ class SourceArray:
             return None
         return block
 
+    def _read_decoded(self, box: Box, scratch: Scratch | None) -> np.ndarray[Any, Any]:
+        """Any region, by zarr."""
+        if scratch is None:
+            return np.asarray(self._array()[box])
+        from zarr.core.buffer import default_buffer_prototype
+
+        block = scratch(tuple(part.stop - part.start for part in box), np.dtype(self.dtype))
+        self._array().get_basic_selection(box, out=default_buffer_prototype().nd_buffer.from_numpy_array(block))
+        return block
+
     def identity(self) -> str:
         """A digest of the schema and of every object's size and stamp: it changes whenever something is written."""
         if not self.place.occupied():
@@ -165,6 +178,36 @@ class SourceArray:
                 slice(max(cut[o], part.start), min(cut[o] + e, part.stop))
                 for cut, o, e, part in zip(cuts, offset, extent, region, strict=True)
             )
+
+    def pieces(self, box: Box) -> Iterator[Box]:
+        """A region chunk by chunk, small chunks together: for passes that need no more than that at once."""
+        return self.boxes(box, _PIECE)
+
+    @property
+    def piece_bytes(self) -> int:
+        """What reading one of the :meth:`pieces` takes at most."""
+        chunk = math.prod(self.chunks)
+        entries = max(chunk, _PIECE // np.dtype(self.dtype).itemsize)
+        return entries * self.working_dtype.itemsize + max(self.decoding_bytes(self.chunks), 3 * _PIECE)
+
+    def decoding_bytes(self, extent: tuple[int, ...]) -> int:
+        """What reading a region of that shape takes at most beyond the region: chunks that are read and decoded at once.
+
+        A chunk counts twice, as stored and as decoded, and zarr works on several at a time; half as much again stays with the
+        allocator.
+        """
+        import zarr
+
+        if self.plain and extent == self.chunks:
+            return 0
+        item = np.dtype(self.dtype).itemsize
+        converted = 0 if self.working_dtype == np.dtype(self.dtype) else math.prod(extent) * item
+        touched = math.prod(
+            min(-(-n // c), -(-e // c) + (1 if self.window or (e % c and c % e) else 0))
+            for e, c, n in zip(extent, self.chunks, self.shape, strict=True)
+        )
+        at_once = min(touched, int(zarr.config.get("async.concurrency")))
+        return converted + 3 * at_once * math.prod(self.chunks) * item
 
     def check_sizes(self) -> None:
         """Refuse a source with a chunk of the wrong size, where all have the same: before anything is charged."""

@@ -1,0 +1,66 @@
+"""What one worker holds at most: a task per thread, and what waits on the worker for the tasks to come."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdask.noise.recipes import IidRecipe
+from dpdask.queries import SummedQuery
+
+if TYPE_CHECKING:
+    from dpdask.planning.plan import Component, ReleasePlan
+
+__all__ = ["FAN_IN", "records_at_once", "tile_bytes", "worker_bytes"]
+
+FAN_IN = 8  # so many partial sums are added by one task
+_BASE = 380 * 10**6  # the interpreter, libraries, compiled kernels, and a driver in the same process
+
+
+def worker_bytes(plan: ReleasePlan) -> int:
+    """The peak memory of one worker."""
+    components = [plan.data] if plan.directions is None else [plan.directions, plan.data]
+    return _BASE + max(_waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components)
+
+
+def tile_bytes(plan: ReleasePlan, component: Component) -> int:
+    """The input and output of one tile, and the copies that its recipe makes."""
+    item = np.dtype(plan.layout.dtype).itemsize + plan.source.working_dtype.itemsize
+    fused = isinstance(component.fitted.recipe, IidRecipe) and not component.query.summed
+    return math.prod(component.tiling.extent) * (item if fused else item + 24)
+
+
+def records_at_once(plan: ReleasePlan, component: Component, axis: int) -> int:
+    """How many records one task bounds or sums: whole chunks or tiles, of about the size of a task."""
+    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
+    return max(1, plan.spec.compute.task_size // max(1, _record_bytes(plan, axis) * step)) * step
+
+
+def _record_bytes(plan: ReleasePlan, axis: int) -> int:
+    return math.prod(n for i, n in enumerate(plan.source.shape) if i != axis) * np.dtype(plan.source.dtype).itemsize
+
+
+def _task_bytes(plan: ReleasePlan, component: Component) -> int:
+    """The largest task: a tile, a piece of a pass over the source, or a partial sum."""
+    source, query = plan.source, component.query
+    tile = tile_bytes(plan, component)
+    if not isinstance(query, SummedQuery):
+        return max(source.piece_bytes, tile + source.decoding_bytes(component.tiling.extent))
+    records = min(records_at_once(plan, component, query.record_axis), query.records)
+    region = query.region(records)
+    beside = max(source.decoding_bytes(region), query.summing_bytes(records))
+    return max(source.piece_bytes, tile, math.prod(region) * source.working_dtype.itemsize + beside)
+
+
+def _waiting(plan: ReleasePlan, component: Component) -> int:
+    """Clip factors, exact answers, and partial sums of one tile that are not added up yet."""
+    query = component.query
+    waiting = 0
+    axis = getattr(query.bound, "record_axis", None)
+    if axis is not None:
+        waiting += 8 * plan.source.shape[axis]
+    if isinstance(query, SummedQuery):
+        waiting += 8 * math.prod(query.answer_shape) + 8 * FAN_IN * plan.threads * math.prod(component.tiling.extent)
+    return waiting
