@@ -31,7 +31,7 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "guarantee": made.guarantee.describe(),
             "unit": {
                 "adjacency": str(query.body.adjacency),
-                "record_axis": getattr(query.bound, "record_axis", None),
+                "record_axis": query.units_axis,
                 "bound": query.describe_bound(),
                 "max_contributions": query.max_contributions,
                 "contributions": "one record per unit" if query.max_contributions == 1 else "at the curator's word",

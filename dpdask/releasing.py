@@ -9,10 +9,10 @@ from typing import Any
 
 from dpdask import execute
 from dpdask.errors import ClaimDamaged, ReleaseError, SourceChanged, StoreError, VerificationFailed
-from dpdask.ledger import Ledger, open_ledger
+from dpdask.ledger import Ledger, ReleaseRecord, open_ledger
 from dpdask.metadata import card_from_attributes, card_text
 from dpdask.noise.stream import random_bytes
-from dpdask.planning import ReleasePlan, make_plan
+from dpdask.planning import ReleasePlan, make_plan, spec_digest
 from dpdask.published import published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
@@ -22,6 +22,8 @@ from dpdask.store import Staging, drop_claim, place_at, release_under_way
 __all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
 
 _UNFINISHED = "a release to this output is unfinished; `dpdask resume` finishes it, `dpdask abort` gives it up"
+
+_SHORTEST_NAME = 8
 
 SpecLike = ReleaseSpec | dict[str, Any] | str | Path
 
@@ -85,11 +87,13 @@ def finish_published(spec: SpecLike) -> Receipt | None:
         if card is None and record.open:
             if not _is_ready(staging, record.card):
                 return None  # what is missing is written again, with the same noise
+            _check_asked(parsed, record)
             if not staging.publish():
                 raise StoreError(f"output {parsed.output.url!r} is taken by something else; move it away and `dpdask resume`")
             card = published_card(output, name)
         if card is None or (not record.open and not staging.claimed()):
             return None
+        _check_asked(parsed, record)
         return conclude(parsed, ledger, staging, record.release, card)
     finally:
         ledger.close()
@@ -153,8 +157,12 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     if record is not None and not record.open and published_card(output, name) is None:
         staging.discard()
         raise ReleaseError(f"the release was closed by {record.last} and left nothing to finish; start a new one")
+    if record is not None:
+        _check_asked(spec, record)
     made = make_plan(spec, resuming=True)
     run = ReleaseRun(made, ledger, staging, name)
+    if record is not None and made.source.address_digest != record.array:
+        raise ReleaseError("source.url leads to another array than when the release began; restore it, or `dpdask abort`")
     if record is not None and made.identity != record.source:
         burn(ledger, staging, record, "the source changed")
         raise SourceChanged(
@@ -162,10 +170,17 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
             " the release was aborted and its charge stays; start a new one"
         )
     if record is not None and made.fingerprint != record.release:
-        raise ReleaseError(
-            "the spec or the version of dpdask is not the one the release began with; restore it, or `dpdask abort`"
-        )
+        raise ReleaseError("the version of dpdask is not the one the release began with; restore it, or `dpdask abort`")
     return run
+
+
+def _check_asked(spec: ReleaseSpec, record: ReleaseRecord) -> None:
+    """A release is finished by its own spec alone; another one harms nothing."""
+    if spec_digest(spec) != record.asked:
+        raise ReleaseError(
+            "the release under way to this output began with another spec; restore that one, `dpdask abort` it, or choose"
+            " another output.url"
+        )
 
 
 def abort(spec: SpecLike) -> str | None:
@@ -201,6 +216,8 @@ def abort_named(
     ``options`` are the storage options of its output. One that was about to be published, and whose staging cannot be found
     from here, is given up only with ``never_published``: the caller's word that nobody can see it, now or later.
     """
+    if len(name) < _SHORTEST_NAME:
+        raise ReleaseError(f"{name!r} is too short to name a release; give {_SHORTEST_NAME} letters of its name at least")
     ledger = open_ledger(ledger_url)
     try:
         found = ledger.open_releases(name)

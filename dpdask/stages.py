@@ -19,7 +19,7 @@ from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, 
 from dpdask.execute import Progress
 from dpdask.ledger import Ledger, ReleaseRecord
 from dpdask.metadata import ReleaseCard, array_attributes, card_text, group_attributes
-from dpdask.planning import ReleasePlan, component_with_directions
+from dpdask.planning import ReleasePlan, component_with_directions, spec_digest
 from dpdask.published import published_card
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import ChunkRecord, Coordinate, LocalPlace, Staging, digest_of_bytes, release_documents
@@ -114,26 +114,20 @@ class ReleaseRun:
         """Claim the output, charge the dataset, get the key."""
         if self._overtaken():
             return
-        made, query = self.plan, self.plan.data.query
+        made = self.plan
         self._claimed = self._staging.begin() or self._claimed
         if made.output.occupied() and self._ledger.record(made.fingerprint) is None:  # since it was planned
             raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere")
         facts = {
             "name": self.name,
             "source": made.identity,
+            "asked": spec_digest(made.spec),
             "output": made.spec.output.url,
             "place": made.output.address(),
             "curator": made.spec.budget.curator,
             **({} if made.spec.source.window is None else {"window": made.spec.source.window.model_dump()}),
         }
-        self._ledger.reserve(
-            made.spec.budget.dataset,
-            made.fingerprint,
-            made.guarantee.verified,
-            query.body.adjacency,
-            query.max_contributions,
-            facts,
-        )
+        self._ledger.reserve(made.spec.budget.dataset, made.fingerprint, made.guarantee.verified, made.unit, facts)
         self._check_claim()
         self.on_progress(Progress("reserved", 1, 1))
         self._key = self._ledger.release_key(made.fingerprint)

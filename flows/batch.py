@@ -12,8 +12,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError, InvalidSpec
-from dpdask.ledger import open_ledger
-from dpdask.planning import make_plan
+from dpdask.ledger import Ledger, open_ledger
+from dpdask.planning import ReleasePlan, make_plan
 from dpdask.profiles import compose
 from dpdask.releasing import finish_published, release_run
 from dpdask.spec import ReleaseSpec
@@ -97,7 +97,7 @@ def check_batch(specs: list[ReleaseSpec]) -> tuple[list[ReleaseSpec], list[Relea
     if len({spec.output.url for spec in specs}) != len(specs):
         raise InvalidSpec("two releases of the batch have the same output; give each its own")
     done, missing = [], []
-    uncharged: dict[tuple[str, Any, int], list[Any]] = {}
+    uncharged: list[ReleasePlan] = []
     ledger = open_ledger(specs[0].budget.ledger)
     try:
         for spec in specs:
@@ -111,13 +111,30 @@ def check_batch(specs: list[ReleaseSpec]) -> tuple[list[ReleaseSpec], list[Relea
             if record is not None and record.last == "commit":
                 done.append(spec)
                 continue
+            if record is not None and record.last == "burn":
+                raise InvalidSpec(
+                    f"the release to {spec.output.url!r} was burned, and its charge stays; raise its publish.edition to ask"
+                    " for it anew, or leave it out"
+                )
             if record is None:
                 make_plan(spec)  # the checks of a fresh start, such as an output that exists
-                unit = made.data.query.body.adjacency, made.data.query.max_contributions
-                uncharged.setdefault((spec.budget.dataset, *unit), []).append(made.guarantee.verified)
+                uncharged.append(made)
             missing.append(spec)
-        for (dataset, adjacency, contributions), profiles in uncharged.items():
-            ledger.forecast(dataset, compose([(profile, 1) for profile in profiles]), adjacency, contributions)
+        _check_together(ledger, uncharged)
     finally:
         ledger.close()
     return done, missing
+
+
+def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
+    """What is to be charged fits the dataset as a whole: its units are the same, and the sum is within the total."""
+    profiles = []
+    axes: dict[str | None, int | None] = {}
+    for made in plans:
+        unit, other = made.unit, plans[0].unit
+        if (unit.adjacency, unit.contributions) != (other.adjacency, other.contributions):
+            raise InvalidSpec("the releases of the batch differ in unit.adjacency or unit.max_contributions; give all the same")
+        if axes.setdefault(unit.array, unit.record_axis) != unit.record_axis:
+            raise InvalidSpec("two releases of the batch protect units along different axes of one array; split the batch")
+        profiles.append((made.guarantee.verified, 1))
+        ledger.forecast(made.spec.budget.dataset, compose(profiles), unit)

@@ -26,16 +26,21 @@ def privatize_gradients(
     clip_norm: Annotated[float, Field(gt=0)],
     sampling_rate: Annotated[float | None, Field(gt=0, le=1)] = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE_ONE,
+    max_contributions: Annotated[int, Field(ge=1)] = 1,
     compute: ComputeSection = ComputeSection(),  # a frozen value
     publish: PublishSection = PublishSection(),
 ) -> Any:
     """Release the steps along the source's first axis, each a sum of records clipped to ``clip_norm`` by the caller.
 
     The steps share (epsilon, delta): their noise is composed exactly, amplified by Poisson sampling with ``sampling_rate``.
+    A unit moves one clipped sum by ``clip_norm``, all its ``max_contributions`` records together, which are noted for a dataset
+    of such units.
     """
     refusal = None
     try:
-        steps = open_source(place_at(source.url, source.options), source.array).shape[0]
+        opened = open_source(place_at(source.url, source.options), source.array)
+        window = source.window
+        steps = window.stop - window.start if window is not None and window.axis == 0 else opened.shape[0]
         spec = gradient_spec(
             source=source,
             output=output,
@@ -44,7 +49,7 @@ def privatize_gradients(
             clip_norm=clip_norm,
             steps=steps,
             sampling_rate=sampling_rate,
-            adjacency=adjacency,
+            unit=UnitSection(adjacency=adjacency, max_contributions=max_contributions),
             compute=compute,
             publish=publish,
         )
@@ -61,16 +66,16 @@ def gradient_spec(
     clip_norm: float,
     steps: int,
     sampling_rate: float | None,
-    adjacency: Adjacency,
+    unit: UnitSection,
     **sections: Any,
 ) -> ReleaseSpec:
     """The release of a stack: a declared sensitivity per step, one clip norm under add-remove-one, two under replace-one."""
-    sensitivity = clip_norm if adjacency is Adjacency.ADD_REMOVE_ONE else 2 * clip_norm
+    sensitivity = clip_norm if unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2 * clip_norm
     plain = {name: section.model_dump(by_alias=True, exclude_defaults=True) for name, section in sections.items()}
     return parse_release_spec(
         {
             **plain,
-            "unit": UnitSection(adjacency=adjacency).model_dump(mode="json", exclude_defaults=True),
+            "unit": unit.model_dump(mode="json", exclude_defaults=True),
             "query": {"name": "declared", "l2_sensitivity": sensitivity},
             "privacy": privacy,
             "mechanism": "analytic-gaussian",

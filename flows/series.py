@@ -41,18 +41,20 @@ def privatize_series(
     pacing: Pacing | None = None,
     longest: Annotated[int | None, Field(ge=1)] = None,
     whole_chunks: bool = False,
+    first: Annotated[int, Field(ge=0)] = 0,
 ) -> Any:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
-    The cursor is in the ledger: the end of the last window that was charged and not burned. ``output.url`` holds ``{start}``
-    and ``{stop}``. A run that was cut off is finished first, at the output where it began; a window without budget ends the run
-    in the state Refused. With ``whole_chunks`` windows end where a chunk of the source does: appending to a chunk that a run is
-    reading changes the source, and burns that run's release.
+    The cursor is in the ledger: the end of the last window that was charged and not burned, ``first`` before there is one. A
+    series belongs to one axis of one array. ``output.url`` holds ``{start}`` and ``{stop}``. A run that was cut off is finished
+    first, at the output where it began; a window without budget ends the run in the state Refused. With ``whole_chunks``
+    windows end where a chunk of the source does: appending to a chunk that a run is reading changes the source, and burns that
+    run's release.
     """
     refusal, polite, windowed = None, None, None
     try:
         with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
-            windowed = next_release(ledger, spec, series, axis, longest, whole_chunks)
+            windowed = next_release(ledger, spec, series, axis, longest, whole_chunks, first)
             if windowed is not None and pacing is not None:
                 check_pace(ledger, windowed, pacing)
     except _Paced as error:
@@ -70,7 +72,13 @@ def privatize_series(
 
 
 def next_release(
-    ledger: Ledger, spec: ReleaseSpec, series: str, axis: int, longest: int | None, whole_chunks: bool = False
+    ledger: Ledger,
+    spec: ReleaseSpec,
+    series: str,
+    axis: int,
+    longest: int | None,
+    whole_chunks: bool = False,
+    first: int = 0,
 ) -> ReleaseSpec | None:
     """The spec of the next window, an unfinished one first; None when there is nothing new."""
     if "{start}" not in spec.output.url or "{stop}" not in spec.output.url:
@@ -78,24 +86,37 @@ def next_release(
     source = open_source(place_at(spec.source.url, spec.source.options), spec.source.array)
     if not 0 <= axis < len(source.shape):
         raise InvalidSpec(f"axis {axis} is none of the source's axes; choose one from 0 to {len(source.shape) - 1}")
+    if whole_chunks and longest is not None and longest < source.chunks[axis]:
+        raise InvalidSpec(f"longest={longest} never reaches the end of a chunk of {source.chunks[axis]}; raise it to that")
     past = ledger.windows(spec.budget.dataset, series)
-    done = [known.window for known in past if not known.open]
+    if any((known.array, known.window["axis"]) != (source.address_digest, axis) for known in past):
+        raise InvalidSpec(
+            f"series {series!r} of this dataset belongs to another array or axis; give this one a name of its own, and say with"
+            " `first` where it begins"
+        )
+    burned = [known.window for known in past if known.last == "burn"]
+    done = [known.window for known in past if known.last == "commit"]
     unfinished = [known for known in past if known.open and known.window not in done]
     if unfinished:
-        return _windowed(spec, WindowSection(**unfinished[0].window), unfinished[0].output)
-    start = max((known.window["stop"] for known in past), default=0)
+        return _windowed(spec, unfinished[0].window, unfinished[0].output, burned)
+    start = max((known.window["stop"] for known in past if known.last != "burn"), default=first)
     stop = source.shape[axis] if longest is None else min(source.shape[axis], start + longest)
     if whole_chunks:
         stop -= stop % source.chunks[axis]
     if stop <= start:
         return None
     url = spec.output.url.replace("{start}", str(start)).replace("{stop}", str(stop))
-    return _windowed(spec, WindowSection(axis=axis, start=start, stop=stop, series=series), url)
+    return _windowed(spec, {"axis": axis, "start": start, "stop": stop, "series": series}, url, burned)
 
 
-def _windowed(spec: ReleaseSpec, window: WindowSection, url: str) -> ReleaseSpec:
-    source = spec.source.model_copy(update={"window": window})
-    return spec.model_copy(update={"source": source, "output": spec.output.model_copy(update={"url": url})})
+def _windowed(spec: ReleaseSpec, window: dict[str, Any], url: str, burned: list[dict[str, Any]]) -> ReleaseSpec:
+    """The spec of one window; one that was burned before is asked for anew, as another edition."""
+    changes = {
+        "source": spec.source.model_copy(update={"window": WindowSection(**window)}),
+        "output": spec.output.model_copy(update={"url": url}),
+        "publish": spec.publish.model_copy(update={"edition": spec.publish.edition + burned.count(window)}),
+    }
+    return spec.model_copy(update=changes)
 
 
 def check_pace(ledger: Ledger, spec: ReleaseSpec, pacing: Pacing) -> None:

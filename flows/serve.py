@@ -21,6 +21,7 @@ def serve(
     pacing: dict[str, float] | None = None,
     longest: int | None = None,
     whole_chunks: bool = False,
+    first: int = 0,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped."""
     if (every is None) == (cron is None):
@@ -32,7 +33,8 @@ def serve(
         if axis is None:
             raise InvalidSpec("a series grows along an axis; give --axis")
         chosen = privatize_series
-        parameters |= {"series": series, "axis": axis, "pacing": pacing, "longest": longest, "whole_chunks": whole_chunks}
+        parameters |= {"series": series, "axis": axis, "pacing": pacing}
+        parameters |= {"longest": longest, "whole_chunks": whole_chunks, "first": first}
     name = series or "release"
     chosen.serve(
         name=name,

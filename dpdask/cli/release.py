@@ -181,6 +181,7 @@ def demo(as_flow: bool, folder: str | None) -> None:
 @click.option("--axis", type=int, help="The axis along which a series grows.")
 @click.option("--longest", type=int, help="At most so many new indices per run of a series.")
 @click.option("--whole-chunks", is_flag=True, help="End windows of a series where a chunk of the source ends.")
+@click.option("--first", type=click.IntRange(min=0), default=0, help="Where a series without releases begins.")
 @click.option("--pace", metavar="EPSILON,DELTA,DAYS", help="What the dataset may spend in any stretch of days.")
 def serve(
     spec_path: str,
@@ -190,6 +191,7 @@ def serve(
     axis: int | None,
     longest: int | None,
     whole_chunks: bool,
+    first: int,
     pace: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
@@ -199,8 +201,9 @@ def serve(
         if len(values) != 3:
             raise InvalidSpec(f"--pace {pace!r} is not EPSILON,DELTA,DAYS; give three numbers")
         pacing = dict(zip(("epsilon", "delta", "days"), values, strict=True))
-    chosen = {"series": series, "axis": axis, "pacing": pacing, "longest": longest, "whole_chunks": whole_chunks}
-    _flows("serve").serve(spec_path, every=every, cron=cron, **chosen)
+    chosen = {"series": series, "axis": axis, "pacing": pacing}
+    window = {"longest": longest, "whole_chunks": whole_chunks, "first": first}
+    _flows("serve").serve(spec_path, every=every, cron=cron, **chosen, **window)
 
 
 def _flows(name: str) -> Any:

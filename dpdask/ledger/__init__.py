@@ -2,6 +2,15 @@
 
 from dpdask.ledger.book import Ledger
 from dpdask.ledger.opening import open_ledger
-from dpdask.ledger.records import DatasetState, Forecast, ReleaseRecord, Reservation, SeriesWindow
+from dpdask.ledger.records import DatasetState, Forecast, ProtectedUnit, ReleaseRecord, Reservation, SeriesWindow
 
-__all__ = ["DatasetState", "Forecast", "Ledger", "ReleaseRecord", "Reservation", "SeriesWindow", "open_ledger"]
+__all__ = [
+    "DatasetState",
+    "Forecast",
+    "Ledger",
+    "ProtectedUnit",
+    "ReleaseRecord",
+    "Reservation",
+    "SeriesWindow",
+    "open_ledger",
+]

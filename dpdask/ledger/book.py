@@ -35,10 +35,10 @@ from dpdask.ledger.chain import (
     rows_of,
     total_of,
 )
-from dpdask.ledger.records import CLOSING, DatasetState, Forecast, ReleaseRecord, Reservation, SeriesWindow
+from dpdask.ledger.records import CLOSING, DatasetState, Forecast, ProtectedUnit, ReleaseRecord, Reservation, SeriesWindow
 from dpdask.ledger.tables import connect, create_tables, datasets, entries, forget_deleted, release_keys
 from dpdask.noise.stream import ReleaseKey, random_bytes
-from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
+from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.profiles import compose
 
 __all__ = ["Ledger"]
@@ -106,22 +106,20 @@ class Ledger:
         self,
         dataset: str,
         profile: PrivacyProfile,
-        adjacency: Adjacency = Adjacency.REPLACE_ONE,
-        contributions: int = 1,
+        unit: ProtectedUnit = ProtectedUnit(),  # a frozen value
     ) -> Forecast:
         """What one more release would make of a dataset's budget; raises as :meth:`reserve` would, charges nothing."""
         with _plain_errors(), self._engine.begin() as connection:
             total = known_total(connection, dataset, lock=False)
             rows = rows_of(connection, dataset)
-        return admit(dataset, total, rows, profile, adjacency, contributions)
+        return admit(dataset, total, rows, profile, unit)
 
     def reserve(
         self,
         dataset: str,
         release: str,
         profile: PrivacyProfile,
-        adjacency: Adjacency = Adjacency.REPLACE_ONE,
-        contributions: int = 1,
+        unit: ProtectedUnit = ProtectedUnit(),
         facts: dict[str, Any] | None = None,
     ) -> Reservation:
         """Charge ``profile`` to ``dataset`` for the release with this fingerprint, or refuse before anything is written.
@@ -140,9 +138,8 @@ class Ledger:
             named = (facts or {}).get("name")
             if named is not None and any(name_of(row) == named for row in reservations(connection)):
                 raise LedgerError("another release took over this one's claim on the output; start it again")
-            admit(dataset, total, rows, profile, adjacency, contributions)
-            unit = {"adjacency": str(adjacency), "contributions": contributions}
-            noted = {**(facts or {}), "profile": profile.describe(), **unit}
+            admit(dataset, total, rows, profile, unit)
+            noted = {**(facts or {}), "profile": profile.describe(), **unit.describe()}
             append(connection, dataset, release, "reserve", noted)
             return Reservation(dataset, release, new=True)
 
@@ -164,6 +161,8 @@ class Ledger:
             release=release,
             name=noted.get("name", release),
             source=noted.get("source", ""),
+            asked=noted.get("asked"),
+            array=noted.get("array"),
             total=total,
             last=mine[-1].kind,
             reserved_at=noted["at"],
@@ -187,16 +186,16 @@ class Ledger:
         return [record for record in map(self.record, named) if record is not None and record.open]
 
     def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
-        """The windows of a series that were charged and not burned, oldest first."""
+        """The windows of a series that were charged, oldest first."""
         with _plain_errors(), self._engine.begin() as connection:
             known_total(connection, dataset, lock=False)
             rows = rows_of(connection, dataset)
         last = {row.release: row.kind for row in rows}
         noted = [(row.release, json.loads(row.body)) for row in rows if row.kind == "reserve"]
         return [
-            SeriesWindow(facts["window"], facts["output"], last[release] not in CLOSING)
+            SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release])
             for release, facts in noted
-            if facts.get("window") is not None and facts["window"].get("series") == series and last[release] != "burn"
+            if facts.get("window") is not None and facts["window"].get("series") == series
         ]
 
     def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:

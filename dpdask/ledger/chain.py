@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from dpdask.errors import BudgetExceeded, LedgerError
-from dpdask.ledger.records import CLOSING, Forecast
+from dpdask.ledger.records import CLOSING, Forecast, ProtectedUnit
 from dpdask.ledger.tables import datasets, entries
-from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
+from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.profiles import compose, profile_from_description
 
 __all__ = [
@@ -91,28 +91,11 @@ def name_of(row: Any) -> str | None:
     return name
 
 
-def admit(
-    dataset: str,
-    total: PrivacyBudget,
-    rows: list[Any],
-    profile: PrivacyProfile,
-    adjacency: Adjacency,
-    contributions: int,
-) -> Forecast:
-    """Refuse a profile that does not fit, or that speaks of other neighbours than the dataset's releases so far."""
+def admit(dataset: str, total: PrivacyBudget, rows: list[Any], profile: PrivacyProfile, unit: ProtectedUnit) -> Forecast:
+    """Refuse a profile that does not fit, or that speaks of other units than the dataset's releases so far."""
     for row in rows:
-        noted = json.loads(row.body) if row.kind == "reserve" else {}
-        spoken, held = noted.get("adjacency", str(adjacency)), noted.get("contributions", contributions)
-        if spoken != str(adjacency):
-            raise LedgerError(
-                f"dataset {dataset!r} is accounted under {spoken}; a release under {adjacency} cannot be added to it:"
-                f" use unit.adjacency: {spoken}"
-            )
-        if held != contributions:
-            raise LedgerError(
-                f"dataset {dataset!r} is accounted for units of up to {held} records; one of up to {contributions} cannot be"
-                f" added to it: use unit.max_contributions: {held}"
-            )
+        if row.kind == "reserve":
+            _check_unit(dataset, json.loads(row.body), unit)
     charged = list(charges(rows).values())
     before = compose([(part, 1) for part in charged]).epsilon(total.delta) if charged else 0.0
     after = compose([(part, 1) for part in (*charged, profile)])
@@ -122,6 +105,25 @@ def admit(
             f" this release would make it {after.epsilon(total.delta):.4g}: give it a smaller epsilon, or release less"
         )
     return Forecast(total, before, after.epsilon(total.delta))
+
+
+def _check_unit(dataset: str, noted: dict[str, Any], unit: ProtectedUnit) -> None:
+    if noted["adjacency"] != str(unit.adjacency):
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted under {noted['adjacency']}; a release under {unit.adjacency} cannot be added to"
+            f" it: use unit.adjacency: {noted['adjacency']}"
+        )
+    if noted["contributions"] != unit.contributions:
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted for units of up to {noted['contributions']} records; one of up to"
+            f" {unit.contributions} cannot be added to it: use unit.max_contributions: {noted['contributions']}"
+        )
+    axes = noted.get("record_axis"), unit.record_axis
+    if unit.array is not None and noted.get("array") == unit.array and None not in axes and axes[0] != axes[1]:
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted for the units along axis {axes[0]} of this array; those along axis {axes[1]} are"
+            f" others, which its total does not protect: use unit.record_axis: {axes[0]}, or a dataset of their own"
+        )
 
 
 def check_same(rows: list[Any], release: str, profile: PrivacyProfile) -> None:

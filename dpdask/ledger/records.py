@@ -5,11 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpdask.privacy import PrivacyBudget, PrivacyProfile
+from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 
-__all__ = ["CLOSING", "DatasetState", "Forecast", "ReleaseRecord", "Reservation", "SeriesWindow"]
+__all__ = ["CLOSING", "DatasetState", "Forecast", "ProtectedUnit", "ReleaseRecord", "Reservation", "SeriesWindow"]
 
 CLOSING = ("commit", "burn")
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedUnit:
+    """Whom a release protects: all releases of a dataset must speak of the same units, or their charges do not add up.
+
+    ``array`` is a digest of where the source is, ``record_axis`` the axis of it along which the units lie, where it has one.
+    """
+
+    adjacency: Adjacency = Adjacency.REPLACE_ONE
+    contributions: int = 1
+    array: str | None = None
+    record_axis: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What a reservation notes."""
+        return {
+            "adjacency": str(self.adjacency),
+            "contributions": self.contributions,
+            "array": self.array,
+            "record_axis": self.record_axis,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +80,17 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class SeriesWindow:
-    """A window of a series that was charged: where it is, where its result goes, and whether it is still under way."""
+    """A window of a series that was charged: where it is, of which array, where its result goes, and its last step."""
 
     window: dict[str, Any]
+    array: str | None
     output: str
-    open: bool
+    last: str
+
+    @property
+    def open(self) -> bool:
+        """Whether it is neither committed nor burned."""
+        return self.last not in CLOSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +98,16 @@ class ReleaseRecord:
     """One release as the ledger knows it.
 
     ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
-    ``cumulative`` composes everything charged up to and with it; ``place`` is where its output is; ``card`` the JSON text of
-    its card, once it is about to be published.
+    ``asked`` is a digest of its spec, ``array`` one of where its source is. ``cumulative`` composes everything charged up to
+    and with it; ``place`` is where its output is; ``card`` the JSON text of its card, once it is about to be published.
     """
 
     dataset: str
     release: str
     name: str
     source: str
+    asked: str | None
+    array: str | None
     total: PrivacyBudget
     last: str
     reserved_at: str

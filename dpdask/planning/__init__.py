@@ -1,7 +1,7 @@
 """Plans: everything that is decided before a release is charged."""
 
 from dpdask.planning.components import component_with_directions
-from dpdask.planning.fingerprint import software_versions
+from dpdask.planning.fingerprint import software_versions, spec_digest
 from dpdask.planning.make import make_plan
 from dpdask.planning.memory import FAN_IN, records_at_once, tile_bytes
 from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
@@ -15,5 +15,6 @@ __all__ = [
     "needs_norm_pass",
     "records_at_once",
     "software_versions",
+    "spec_digest",
     "tile_bytes",
 ]

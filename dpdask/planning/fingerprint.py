@@ -13,16 +13,14 @@ from dpdask.planning.plan import Component
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout
 
-__all__ = ["fingerprint", "software_versions"]
+__all__ = ["fingerprint", "software_versions", "spec_digest"]
 
 
 def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: Component | None, layout: Layout) -> str:
     """What makes a release this one and no other: source, spec, grid, sampler and library, but not where it is computed."""
-    asked = spec.model_dump(mode="json", by_alias=True, exclude={"compute": True, "source": {"options"}, "output": {"options"}})
-    asked["budget"] = spec.budget.dataset
     facts: dict[str, Any] = {
         "source": identity,
-        "spec": asked,
+        "spec": _asked(spec),
         "layout": [layout.name, layout.shape, layout.chunks, layout.shards, layout.dtype, layout.codec, layout.dimension_names],
         "grid": data.fitted.recipe.describe(),
         "noise": _digest(data.fitted.recipe.noise.describe()),
@@ -32,6 +30,16 @@ def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: C
     if isinstance(data.fitted.recipe.noise, SphericalNoise):  # radii and stretches are floating point
         facts["scipy"] = importlib.metadata.version("scipy")
     return _digest(facts)
+
+
+def spec_digest(spec: ReleaseSpec) -> str:
+    """What tells one spec from another, wherever it is computed."""
+    return _digest(_asked(spec))
+
+
+def _asked(spec: ReleaseSpec) -> dict[str, Any]:
+    asked = spec.model_dump(mode="json", by_alias=True, exclude={"compute": True, "source": {"options"}, "output": {"options"}})
+    return {**asked, "budget": spec.budget.dataset}
 
 
 def _digest(facts: Any) -> str:

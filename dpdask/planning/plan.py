@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpdask.ledger import Forecast
+from dpdask.ledger import Forecast, ProtectedUnit
 from dpdask.mechanisms import Calibrated
 from dpdask.planning.memory import worker_bytes
 from dpdask.privacy import Guarantee
@@ -55,6 +55,12 @@ class ReleasePlan:
         return self.spec.compute.threads or os.cpu_count() or 1
 
     @property
+    def unit(self) -> ProtectedUnit:
+        """Whom the release protects, as the ledger compares it."""
+        query = self.data.query
+        return ProtectedUnit(query.body.adjacency, query.max_contributions, self.source.address_digest, query.units_axis)
+
+    @property
     def source_bytes(self) -> int:
         """The size of the source, uncompressed."""
         return math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
@@ -81,8 +87,7 @@ class ReleasePlan:
     def _protects(self) -> str:
         """Whom the release protects, in words that show a wrong axis."""
         query = self.data.query
-        axis = getattr(query, "record_axis", None)
-        axis = getattr(query.bound, "record_axis", None) if axis is None else axis
+        axis = query.units_axis
         whom = "what the caller declares" if query.name == "declared" else "the whole tensor"
         if axis is not None:
             whom = _records(query.source_shape[axis], query.source_shape, axis)

@@ -137,6 +137,11 @@ class Query(abc.ABC):
     symmetric: ClassVar[bool] = False
     summed: ClassVar[bool] = False
 
+    @property
+    def units_axis(self) -> int | None:
+        """The axis of the source along which the protected records lie; None where it has none."""
+        return getattr(self.bound, "record_axis", None)
+
     @abc.abstractmethod
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
         """The noise on its grid; ``mu`` as calibrated, ``asked`` the steps per sigma the user insists on."""
@@ -170,6 +175,11 @@ class SummedQuery(Query):
 
     summed: ClassVar[bool] = True
     record_axis: int
+
+    @property
+    def units_axis(self) -> int:
+        """The axis that is summed over."""
+        return self.record_axis
 
     @property
     def records(self) -> int:

@@ -244,13 +244,9 @@ def _edges(given: list[float] | s.Bins) -> tuple[float, ...]:
 def _declared(section: s.DeclaredSection, unit: s.UnitSection, shape: tuple[int, ...], steps: int) -> Declared:
     if unit.l2_clip_norm is not None or unit.ranges is not None or unit.record_axis is not None:
         raise InvalidSensitivity("a declared result has no records any more; drop unit.record_axis, l2_clip_norm and ranges")
-    if unit.max_contributions > 1:
-        raise InvalidSensitivity(
-            "a declared sensitivity is that of a whole unit, however many records it has; drop unit.max_contributions"
-        )
     if steps > 1 and shape[0] != steps:
         raise InvalidSpec(f"composition.steps={steps} is not the length {shape[0]} of the source's first axis; give that")
-    return Declared(
+    return Declared(  # the sensitivity is that of a whole unit, however many records it has
         source_shape=shape,
         answer_shape=shape,
         body=L2Ball(l2=section.l2_sensitivity, adjacency=unit.adjacency, origin=Origin.DECLARED),

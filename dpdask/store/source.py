@@ -71,6 +71,11 @@ class SourceArray:
             corner = ", ".join(str(part.start) for part in box)
         raise StoreError(f"the source cannot be read or decoded near index ({corner}); restore it from a copy")
 
+    @property
+    def address_digest(self) -> str:
+        """A digest of where the array is, the same for all windows of it."""
+        return hashlib.sha256(json.dumps([self.place.address(), self.path]).encode()).hexdigest()
+
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
         """The same source, restricted to part of one axis; what is written to chunks that hold none of it changes nothing."""
         if not 0 <= axis < len(self.shape) or not 0 <= start < stop <= self.shape[axis]:

@@ -240,6 +240,26 @@ def test_a_batch_is_refused_as_a_whole_or_published_as_a_whole(server: PrefectSe
     assert space.spent() == charged
 
 
+def test_a_stack_of_steps_may_be_a_window_and_joins_a_dataset_of_larger_units(server: PrefectServer, space: Workspace) -> None:
+    space.source(people(60, 4))
+    space.release(unit={"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 3})
+    said = run_flow(
+        server,
+        "privatize_gradients",
+        "gradients",
+        source={**space.spec()["source"], "window": {"axis": 0, "start": 2, "stop": 6}},
+        output={"url": str(space.folder / "steps.zarr")},
+        budget=space.spec()["budget"],
+        epsilon=1,
+        delta=1e-6,
+        clip_norm=1.0,
+        adjacency="replace-one",
+        max_contributions=3,
+    )
+    assert "COMPLETED" in said
+    assert space.values("steps.zarr").shape == (4, 4)
+
+
 def test_gradients_are_one_composed_release(server: PrefectServer, space: Workspace) -> None:
     space.source(np.zeros((50, 40)), chunks=(10, 40))
     said = run_flow(

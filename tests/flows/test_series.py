@@ -12,7 +12,8 @@ from dpdask.flows.series import next_release
 from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
-from dpdask.errors import ReleaseError, SourceChanged
+from dpdask.errors import BudgetExceeded, InvalidSpec, LedgerError, ReleaseError, SourceChanged
+from dpdask.privacy import PrivacyBudget
 from dpdask.releasing import abort, abort_named, release, release_run
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people
@@ -22,9 +23,9 @@ def template(space: Workspace, folder: str = "a", **changes: Any) -> Any:
     return parse_release_spec(space.spec(output={"url": f"{space.folder}/{folder}-{{start}}-{{stop}}.zarr"}, **changes))
 
 
-def run(space: Workspace, folder: str = "a", **options: Any) -> str | None:
+def run(space: Workspace, folder: str = "a", longest: int | None = None, **options: Any) -> str | None:
     """What the flow does, without Prefect: the output of the next window, None when there is nothing new."""
-    spec = next_release(space.ledger, template(space, folder), "s", 1, None, **options)
+    spec = next_release(space.ledger, template(space, folder), "s", 1, longest, **options)
     if spec is None:
         return None
     with release_run(spec, unfinished="resume") as under_way:
@@ -107,6 +108,42 @@ def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(space
     assert list(space.ledger.state("people").releases.values()) == ["commit" if whole_chunks else "burn"]
 
 
+def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
+    """Another array under the same name neither takes up an open window, and burns it, nor begins where this one stopped."""
+    space.source(people(60, 4), chunks=(60, 2))
+    space.source(people(60, 6), file="source.zarr-other", chunks=(60, 2))
+    cut_off(space)
+    other = template(space, source={"url": str(space.folder / "source.zarr-other"), "array": "x"})
+    for spec, axis in ((other, 1), (template(space), 0)):
+        with pytest.raises(InvalidSpec, match="belongs to another array or axis"):
+            next_release(space.ledger, spec, "s", axis, None)
+    assert list(space.ledger.state("people").releases.values()) == ["key"]
+    assert run(space) == "a-0-4.zarr"
+    found = next_release(space.ledger, other, "others", 1, None, first=2)
+    assert found is not None
+    assert (found.source.window.start, found.source.window.stop) == (2, 6)
+
+
+def test_a_burned_window_is_asked_for_anew(space: Workspace) -> None:
+    """Its source is as it was, so the same spec would be the same, closed, release: the series counts the edition up."""
+    space.source(people(60, 4), chunks=(60, 2))
+    for _ in range(2):
+        cut_off(space)
+        [record] = [r for r in space.ledger.open_releases("") if r.open]
+        abort_named(record.name, space.ledger_url)
+    cut_off(space)
+    assert run(space) == "a-0-4.zarr"
+    assert run(space) is None
+    assert sorted(space.ledger.state("people").releases.values()) == ["burn", "burn", "commit"]
+
+
+def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(space: Workspace) -> None:
+    space.source(people(60, 8), chunks=(60, 4))
+    with pytest.raises(InvalidSpec, match="longest=3 never reaches the end of a chunk of 4"):
+        run(space, longest=3, whole_chunks=True)
+    assert run(space, longest=5, whole_chunks=True) == "a-0-4.zarr"
+
+
 def test_a_mistyped_adjacency_of_gradients_is_found_by_their_form() -> None:
     from dpdask.flows.gradients import privatize_gradients
 
@@ -128,3 +165,56 @@ def test_a_batch_concludes_what_was_published_but_not_committed(space: Workspace
     done, missing = check_batch([parse_release_spec(space.spec())])
     assert (len(done), missing) == (1, [])
     assert list(space.ledger.state("people").releases.values()) == ["commit"]
+
+
+def batch(space: Workspace, *changes: dict[str, Any]) -> list[Any]:
+    outputs = [{"url": f"{space.folder}/{n}.zarr"} for n in range(len(changes))]
+    return [parse_release_spec(space.spec(output=output, **change)) for output, change in zip(outputs, changes, strict=True)]
+
+
+def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspace) -> None:
+    space.source(people(60, 4))
+    space.ledger.open_dataset("small", PrivacyBudget(epsilon=1.0, delta=1e-5))
+    budget = {"ledger": space.ledger_url, "dataset": "small"}
+    loud = {"budget": budget, "query": "sum", "privacy": {"epsilon": 0.9, "delta": 1e-6}}
+    other = {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
+    across = {"record_axis": 1, "l2_clip_norm": 1.0}
+    quiet = {"budget": budget, "privacy": {"epsilon": 0.1, "delta": 1e-7}}
+    for specs, kind, why in (
+        (batch(space, loud, loud), BudgetExceeded, "has spent epsilon 0 of 1"),
+        (batch(space, loud, {**loud, "unit": other}), InvalidSpec, "differ in unit.adjacency"),
+        (batch(space, quiet, {**quiet, "unit": across}), InvalidSpec, "different axes of one array"),
+    ):
+        with pytest.raises(kind, match=why):
+            check_batch(specs)
+    assert space.ledger.state("small").spent_epsilon == 0
+    assert len(check_batch(batch(space, quiet, quiet))[1]) == 2
+
+
+def test_a_batch_with_a_burned_release_is_refused(space: Workspace) -> None:
+    space.source(people(60, 4))
+    [spec] = batch(space, {})
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "key":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        release(spec, on_progress=stop)
+    abort(spec)
+    with pytest.raises(InvalidSpec, match=r"was burned.*raise its publish\.edition"):
+        check_batch([spec])
+
+
+def test_units_along_another_axis_of_an_array_are_refused(space: Workspace) -> None:
+    """One row moves a release that protects columns by more than its sensitivity: their charges do not add up."""
+    space.source(people(60, 4))
+    space.release(query="mean")
+    spent = space.spent()
+    with pytest.raises(LedgerError, match="accounted for the units along axis 0 of this array"):
+        space.release(query="mean", unit={"record_axis": 1, "l2_clip_norm": 1.0}, output={"url": f"{space.folder}/b.zarr"})
+    assert space.spent() == spent
+    space.source(people(60, 4).T, file="source.zarr-turned")
+    turned = {"url": str(space.folder / "source.zarr-turned"), "array": "x"}
+    unit = {"record_axis": 1, "l2_clip_norm": 1.0}
+    space.release(query="mean", source=turned, unit=unit, output={"url": f"{space.folder}/b.zarr"})

@@ -486,7 +486,7 @@ def test_a_release_is_aborted_by_its_name_alone(space: Workspace) -> None:
     stopped_at(space.spec(), "key")
     [record] = space.ledger.open_releases("")
     with pytest.raises(ReleaseError, match="0 open releases"):
-        abort_named("nobody", space.ledger_url)
+        abort_named("nobody-here", space.ledger_url)
     assert abort_named(record.name[:8], space.ledger_url) == record.name
     assert list(space.ledger.state("people").releases.values()) == ["burn"]
     assert space.left_behind() == []

@@ -1,0 +1,86 @@
+"""Slips of a curator around a release under way: they are refused, and nothing is burned by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dpdask.cli import main
+from dpdask.errors import ReleaseError
+from dpdask.published import verify_release
+from dpdask.releasing import abort_named, finish_published, resume
+from dpdask.spec import parse_release_spec
+from tests.release.conftest import Workspace, people
+from tests.release.test_rivals import stopped_at
+
+
+def last_steps(space: Workspace) -> list[str]:
+    return list(space.ledger.state("people").releases.values())
+
+
+@pytest.mark.parametrize("stage", ["key", "ready"])
+@pytest.mark.parametrize(
+    "slip", [{"source": "source.zarr-other"}, {"privacy": {"epsilon": 0.1, "delta": 1e-5}}, {"query": "mean"}]
+)
+def test_another_spec_does_not_touch_a_release_under_way(space: Workspace, stage: str, slip: dict[str, Any]) -> None:
+    """Above all it does not burn it: a mistyped source is not a changed one."""
+    space.source(people())
+    space.source(people(seed=2), file="source.zarr-other")
+    stopped_at(space.spec(), stage)
+    before = last_steps(space)
+    if "source" in slip:
+        slip = {"source": {"url": str(space.folder / slip["source"]), "array": "x"}}
+    with pytest.raises(ReleaseError, match="began with another spec"):
+        resume(space.spec(**slip))
+    assert last_steps(space) == before
+    resume(space.spec())
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert last_steps(space) == ["commit"]
+
+
+def test_what_is_published_is_not_concluded_for_another_spec(space: Workspace) -> None:
+    space.source(people())
+    stopped_at(space.spec(), "published")
+    with pytest.raises(ReleaseError, match="began with another spec"):
+        finish_published(parse_release_spec(space.spec(query="mean")))
+    receipt = finish_published(parse_release_spec(space.spec()))
+    assert receipt is not None
+    assert receipt.card.query["name"] == "identity"
+
+
+def test_a_link_that_leads_elsewhere_burns_nothing(space: Workspace) -> None:
+    space.source(people(), file="source.zarr-one")
+    space.source(people(seed=2), file="source.zarr-two")
+    link = space.folder / "source.zarr"
+    link.symlink_to(space.folder / "source.zarr-one")
+    stopped_at(space.spec(), "key")
+    link.unlink()
+    link.symlink_to(space.folder / "source.zarr-two")
+    with pytest.raises(ReleaseError, match="leads to another array"):
+        resume(space.spec())
+    assert last_steps(space) == ["key"]
+    link.unlink()
+    link.symlink_to(space.folder / "source.zarr-one")
+    resume(space.spec())
+
+
+@pytest.mark.parametrize("name", ["", "a", "0123456"])
+def test_a_name_that_is_no_name_aborts_nothing(space: Workspace, name: str) -> None:
+    """An unset variable in a script would otherwise burn whatever is open."""
+    space.source(people())
+    stopped_at(space.spec(), "key")
+    with pytest.raises(ReleaseError, match="too short to name a release"):
+        abort_named(name, space.ledger_url)
+    said = CliRunner().invoke(main, ["abort", "--release", name, "--ledger", space.ledger_url])
+    assert said.exit_code == 2
+    assert last_steps(space) == ["key"]
+
+
+def test_a_histograms_card_names_the_axis_of_its_records(space: Workspace) -> None:
+    space.source(np.random.default_rng(0).uniform(size=(3, 200)))
+    query = {"name": "histogram", "edges": [[0.0, 0.5, 1.0]], "columns": [1]}
+    card = space.release(query=query, unit={"record_axis": 1}).card
+    assert card.unit.record_axis == 1
