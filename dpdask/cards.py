@@ -32,7 +32,7 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "unit": {
                 "adjacency": str(query.body.adjacency),
                 "record_axis": query.units_axis,
-                "bound": query.describe_bound(),
+                "bound": query.describe_bound(data.fitted),
                 "max_contributions": query.max_contributions,
                 "contributions": "one record per unit" if query.max_contributions == 1 else "at the curator's word",
             },
@@ -44,7 +44,7 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "query": query.describe(),
             "mechanism": _mechanism_facts(spec),
             "noise": _short(recipe.noise.describe()),
-            "grid": recipe.describe(),
+            "grid": recipe.describe() | data.fitted.describe_records(),
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,

@@ -147,6 +147,7 @@ def plan_table(facts: dict[str, Any]) -> Table:
         ("protects", facts["protects"]),
         ("output", f"{_shape(output['shape'])} {output['dtype']}, chunks {_shape(output['chunks'])}"),
         ("sensitivity", f"{facts['sensitivity']:.6g} (l2, of the answer)"),
+        *_cut(facts["bound"]),
         (
             "noise",
             f"{facts['expected_error']['noise']}, standard deviation {facts['expected_error']['entry_std']:.6g} per entry",
@@ -167,6 +168,11 @@ def plan_table(facts: dict[str, Any]) -> Table:
     return _facts("plan", rows)
 
 
+def _cut(bound: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where the entries of a finished result are cut, which has no bound of its own."""
+    return [("entries", f"cut at +-{bound['cut_at']:.6g}")] if "cut_at" in bound else []
+
+
 def card_table(card: ReleaseCard) -> Table:
     """A release card for people."""
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
@@ -183,6 +189,7 @@ def card_table(card: ReleaseCard) -> Table:
             ("array", f"{card.released.array}: {_shape(card.released.shape)} {card.released.dtype}"),
             ("query", card.query["name"]),
             ("protects", unit),
+            *_cut(card.unit.bound),
             ("mechanism", card.mechanism["name"]),
             ("noise", f"{card.noise['name']}, standard deviation {card.released.noise_std:.6g} per entry"),
             ("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),

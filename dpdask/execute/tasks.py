@@ -197,7 +197,7 @@ def write_tiles(
             shrink = _factors(job, box, block, first_record, factors)
         else:
             whole = answer.value
-            block = (whole if whole.shape == shape else whole[box]).astype(np.float64) * job.fitted.unit
+            block = job.fitted.answer(whole if whole.shape[-len(shape) :] == shape else whole[box])
             shrink = None
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
@@ -271,7 +271,7 @@ def noisy_answer(job: TileJob, answer: Sealed) -> np.ndarray[Any, Any]:
     key = job.key.arrive()
     index = (0,) * len(job.tiling.shape)
     box = job.tiling.box(index)
-    block = answer.value.astype(np.float64) * job.fitted.unit
+    block = job.fitted.answer(answer.value)
     released = _released(job, key, index, box, block, None, None)
     return (released + released.T) / 2 if job.query.symmetric else released
 

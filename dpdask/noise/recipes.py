@@ -70,6 +70,11 @@ class Recipe(abc.ABC):
         """The grid of released values; None when entries have grids of their own."""
 
     @property
+    @abc.abstractmethod
+    def largest(self) -> float:
+        """Entries are cut to this absolute value before noise is added."""
+
+    @property
     def spanned(self) -> tuple[int, ...]:
         """Axes that a tile must hold whole, since the noise mixes them."""
         return ()
@@ -102,6 +107,11 @@ class IidRecipe(Recipe):
     def step(self) -> float:
         """The grid's step."""
         return self.grid.step
+
+    @property
+    def largest(self) -> float:
+        """The grid's bound."""
+        return max(abs(self.grid.low), abs(self.grid.high)) * self.grid.step
 
     @property
     def clip_grid(self) -> Grid | None:
@@ -140,6 +150,11 @@ class KroneckerRecipe(Recipe):
     def step(self) -> None:
         """None: every entry has its own."""
         return
+
+    @property
+    def largest(self) -> float:
+        """The narrowest bound of all axes."""
+        return _largest(self.low, self.high)
 
     @property
     def spanned(self) -> tuple[int, ...]:
@@ -186,6 +201,11 @@ class SphericalRecipe(Recipe):
     def step(self) -> float:
         """The grid of released values."""
         return self.rounding
+
+    @property
+    def largest(self) -> float:
+        """The bound of all entries."""
+        return max(abs(self.low), abs(self.high))
 
     @property
     def clip_grid(self) -> Grid | None:
@@ -250,19 +270,23 @@ def fit_kronecker(
     clipping: Grid | None,
     asked: int | None,
     contributions: int = 1,
+    parted: float = 0.0,
 ) -> tuple[KroneckerRecipe, float]:
     """The recipe and the mu that it really has.
 
     Rounding in whitened coordinates moves two neighbours apart by at most sqrt(d)/ratio, d the whitened entries one unit can
     move (twice that is reckoned, which covers the rounding of whitening itself). The ratio is chosen to make this a thousandth
-    of mu and the noise grows by as much, so mu stays; where no ratio is fine enough, mu is what it is.
+    of mu and the noise grows by as much, so mu stays; where no ratio is fine enough, mu is what it is. ``parted`` is by how
+    much an earlier rounding of the answer moved them apart.
     """
     sizes = noise.tensor_shape
     mixing = {i for i, f in enumerate(noise.factors) if f.diagonal() is None}
     moved = math.prod(
         min(contributions, size) if axis == record_axis and axis not in mixing else size for axis, size in enumerate(sizes)
     )
-    reach = _whitened_reach(noise, low, high, mixing)
+    reach = _largest(low, high)
+    for axis, factor in enumerate(noise.factors):  # in standard deviations
+        reach *= (math.sqrt(factor.size) if axis in mixing else 1.0) / factor.smallest
     ratio = float(asked) if asked is not None else DEFAULT_RATIO
     while (
         asked is None and 2 * math.sqrt(moved) / ratio > mu / 1000 and ratio < LARGEST_RATIO and (reach + 64) * ratio * 2 < ROOM
@@ -272,7 +296,7 @@ def fit_kronecker(
         raise OutOfReach(
             f"bounds of {reach:.3g} standard deviations do not fit a grid of {ratio:g} steps each; narrow the bounds"
         )
-    share = 2 * math.sqrt(moved) / ratio / mu
+    share = (2 * math.sqrt(moved) / ratio + parted / math.prod(factor.smallest for factor in noise.factors)) / mu
     if share <= 0.01:
         first, *others = noise.factors
         noise = KroneckerNoise((first.times(1 / (1 - share) * (1 + 1e-12)), *others))
@@ -284,12 +308,9 @@ def fit_kronecker(
     return recipe, mu
 
 
-def _whitened_reach(noise: KroneckerNoise, low: Sequence[Bound], high: Sequence[Bound], mixing: set[int]) -> float:
-    """A bound on whitened entries, in standard deviations."""
-    largest = min(float(np.max(np.abs([*np.atleast_1d(a), *np.atleast_1d(b)]))) for a, b in zip(low, high, strict=True))
-    for axis, factor in enumerate(noise.factors):
-        largest *= (math.sqrt(factor.size) if axis in mixing else 1.0) / factor.smallest
-    return largest
+def _largest(low: Sequence[Bound], high: Sequence[Bound]) -> float:
+    """The narrowest bound of all axes."""
+    return min(float(np.max(np.abs([*np.atleast_1d(a), *np.atleast_1d(b)]))) for a, b in zip(low, high, strict=True))
 
 
 def fit_spherical(

@@ -22,7 +22,7 @@ def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: C
         "source": identity,
         "spec": _asked(spec),
         "layout": [layout.name, layout.shape, layout.chunks, layout.shards, layout.dtype, layout.codec, layout.dimension_names],
-        "grid": data.fitted.recipe.describe(),
+        "grid": data.fitted.recipe.describe() | data.fitted.describe_records(),
         "noise": _digest(data.fitted.recipe.noise.describe()),
         "directions": None if directions is None else directions.fitted.recipe.describe(),
         "dpdask": importlib.metadata.version("dpdask"),

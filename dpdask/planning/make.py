@@ -17,7 +17,7 @@ from dpdask.planning.components import directions_component, make_component, sha
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
-from dpdask.queries import Query, build_query
+from dpdask.queries import Query, SummedQuery, build_query
 from dpdask.spec.calibration import EstimatedDirections, MechanismSection
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout, LocalPlace, SourceArray, open_source, place_at
@@ -65,6 +65,8 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
                 " or set accept_uncertified: true to release it at its verified price"
             )
         warnings = (*warnings, f"released uncertified at the caller's word: {guarantee.reason}")
+    if isinstance(query, SummedQuery) and query.bias(data.fitted) > data.fitted.recipe.noise.entry_std / 10:
+        warnings = (*warnings, "rounding so many records before they are summed may move the result by a tenth of its noise")
     check_output(layout, data)
     check_public(spec, source, layout)
     identity = source.identity()

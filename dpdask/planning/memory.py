@@ -62,5 +62,6 @@ def _waiting(plan: ReleasePlan, component: Component) -> int:
     if axis is not None:
         waiting += 8 * plan.source.shape[axis]
     if isinstance(query, SummedQuery):
-        waiting += 8 * math.prod(query.answer_shape) + 8 * FAN_IN * plan.threads * math.prod(component.tiling.extent)
+        partial = FAN_IN * plan.threads * math.prod(component.tiling.extent)
+        waiting += 8 * component.fitted.words * (math.prod(query.answer_shape) + partial)
     return waiting

@@ -107,6 +107,7 @@ class ReleasePlan:
             },
             "query": self.data.query.describe(),
             "protects": self._protects(),
+            "bound": self.data.query.describe_bound(self.data.fitted),
             "sensitivity": self.data.query.body.radius / self.data.query.divisor,
             "guarantee": guarantee,
             "expected_error": {"entry_std": self.entry_std, "noise": type(self.data.fitted.recipe.noise).__name__},

@@ -11,13 +11,12 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSpec
 from dpdask.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
-from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.noise.recipes import IidRecipe, Recipe, as_kronecker, fit_kronecker, fit_spherical
+from dpdask.noise import IidNoise, KroneckerNoise, Noise
+from dpdask.noise.recipes import Recipe, as_kronecker, fit_kronecker
 from dpdask.privacy import Adjacency
 from dpdask.sensitivity import Body
 
 __all__ = [
-    "Answer",
     "Box",
     "Clip",
     "Fitted",
@@ -28,7 +27,7 @@ __all__ = [
     "Reader",
     "RecordRule",
     "SummedQuery",
-    "fit_answer",
+    "known_mu",
     "kronecker_fit",
 ]
 
@@ -112,14 +111,39 @@ def _along(values: list[int], axis: int, start: int, shape: tuple[int, ...]) -> 
     return part.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 
+_WORD = 2**32 - 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for records, if they are summed."""
+    """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for records, if they are summed.
+
+    ``unit`` is the value of an answer's integer 1, after its last ``shift`` bits were rounded away. A sum that may need more
+    than 64 bits comes as two ``words``, high * 2^32 + low, along a first axis of its own.
+    """
 
     recipe: Recipe
     mu: float | None
     records: RecordRule | None = None
-    unit: float = 1.0  # the value of an answer's integer 1
+    unit: float = 1.0
+    shift: int = 0
+    words: int = 1
+
+    def answer(self, total: Integers) -> Floats:
+        """An exact sum as values on the grid of the answer."""
+        half = (1 << self.shift) >> 1
+        if self.words == 1:
+            rounded = (total + half) >> self.shift
+        else:
+            low = total[1] + (half & _WORD)
+            high = total[0] + (half >> 32) + (low >> 32)
+            low &= _WORD
+            rounded = (high << 32 - self.shift) + (low >> self.shift) if self.shift < 32 else high >> self.shift - 32
+        return rounded.astype(np.float64) * self.unit
+
+    def describe_records(self) -> dict[str, Any]:
+        """The grid on which records are bounded before they are summed."""
+        return {} if self.records is None else {"record_step": self.records.grid.step}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +182,7 @@ class Query(abc.ABC):
             facts["divisor"] = self.divisor
         return facts
 
-    def describe_bound(self) -> dict[str, Any]:
+    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
         """How far one record reaches, and how that is enforced."""
         match self.bound:
             case Clip(norm=norm):
@@ -205,45 +229,17 @@ class SummedQuery(Query):
         """What :meth:`partial` holds beside what it read of so many records: every entry in steps, and a mask."""
         return 9 * math.prod(self.region(records))
 
+    def bias(self, fitted: Fitted) -> float:
+        """By how much bounding and rounding all records may move an entry of the answer, at most."""
+        return 0.0
+
     @abc.abstractmethod
     def partial(self, source: Reader, fitted: Fitted, answer_box: Box, records: slice, factors: Floats | None) -> Integers:
         """The sum over some records of a region of the answer, in integers."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What is known of an integer answer: no entry exceeds ``largest`` steps of ``unit``, however many records are private."""
-
-    largest: int
-    unit: float
-
-
-def fit_answer(
-    noise: Noise, *, answer: Answer, mu: float | None, asked: int | None, records: RecordRule | None, ratio: float
-) -> Fitted:
-    """Noise for an exact integer answer. i.i.d. noise has the answer's own unit as its step: nothing is rounded."""
-    if answer.largest >= 2**50:
-        raise InvalidSpec(
-            f"the answer may reach {answer.largest:.3g} grid steps, more than 2^50; release fewer records or a coarser grid"
-        )
-    reach = answer.largest * answer.unit
-    match noise:
-        case IidNoise():
-            grid = Grid(step=answer.unit, ratio=ratio, low=-(2**50), high=2**50)  # bounds that tell nothing of the data
-            return Fitted(recipe=IidRecipe(noise=noise, grid=grid), mu=mu, records=records, unit=answer.unit)
-        case KroneckerNoise():
-            order = len(noise.factors)
-            recipe, real = fit_kronecker(
-                noise, mu=_known(mu), low=[-reach] * order, high=[reach] * order, record_axis=None, clipping=None, asked=asked
-            )
-            return Fitted(recipe=recipe, mu=real, records=records, unit=answer.unit)
-        case SphericalNoise():
-            spherical = fit_spherical(noise, low=-reach, high=reach, record_axis=None, clipping=None)
-            return Fitted(recipe=spherical, mu=None, records=records, unit=answer.unit)
-    raise InvalidMechanism(f"noise {type(noise).__name__} cannot be fitted; use i.i.d., Kronecker or spherical noise")
-
-
-def _known(mu: float | None) -> float:
+def known_mu(mu: float | None) -> float:
+    """The mu of Gaussian noise, which must have been calibrated."""
     if mu is None or not math.isfinite(mu):
         raise InvalidMechanism("Gaussian noise without its mu cannot be fitted; calibrate it first")
     return mu
@@ -263,7 +259,7 @@ def kronecker_fit(
     """Gaussian noise on a whitened grid."""
     recipe, real = fit_kronecker(
         as_kronecker(noise),
-        mu=_known(mu),
+        mu=known_mu(mu),
         low=low,
         high=high,
         record_axis=record_axis,

@@ -94,6 +94,6 @@ class Histogram(SummedQuery):
         """With its public edges."""
         return {**Query.describe(self), "edges": [list(edges) for edges in self.edges], "columns": list(self.columns)}
 
-    def describe_bound(self) -> dict[str, Any]:
+    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
         """One record, one count."""
         return {"kind": "count", "enforced": True}

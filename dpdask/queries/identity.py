@@ -15,8 +15,8 @@ from dpdask.sensitivity import Origin
 
 __all__ = ["Declared", "Identity"]
 
-_WHITENED_REACH = 2.0**24  # standard deviations of the quietest direction; the card shows the bound
-_DECLARED_REACH = 2**44  # steps; products with 1/step are then exact to 2^-8 of a step
+_WHITENED_REACH = 2.0**24  # standard deviations of the quietest direction
+_DECLARED_REACH = 2**49  # steps; products with 1/step are then exact to 2^-3 of a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,10 @@ class Declared(Query):
     steps: int = 1
 
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
-        """Rounding may part neighbours by one step in every entry; the noise grows by as much, at most 0.1 %."""
+        """Rounding may part neighbours by one step and 2^-2 in every entry; the noise grows by sqrt(2) steps, at most 0.1 %.
+
+        A finished result has no bound of its own; entries beyond what the grid holds are cut, and plan and card say where.
+        """
         entries = math.prod(self.source_shape) // self.steps
         if isinstance(noise, SphericalNoise):
             largest = noise.entry_std * 2.0**36
@@ -112,6 +115,7 @@ class Declared(Query):
         grid = Grid(step=sigma / ratio, ratio=ratio, low=-_DECLARED_REACH, high=_DECLARED_REACH)
         return Fitted(recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu)
 
-    def describe_bound(self) -> dict[str, Any]:
-        """The caller's word."""
-        return {"kind": "declared", "l2_sensitivity": self.body.radius, "enforced": False, "origin": str(Origin.DECLARED)}
+    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
+        """The caller's word, and where entries are cut."""
+        facts = {"l2_sensitivity": self.body.radius, "enforced": False, "origin": str(Origin.DECLARED)}
+        return {"kind": "declared", **facts, "cut_at": fitted.recipe.largest}

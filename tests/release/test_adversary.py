@@ -220,7 +220,7 @@ def test_an_output_inside_the_source_is_refused(space: Workspace) -> None:
 
 def test_a_range_without_a_grid_point_is_found_by_the_plan(space: Workspace) -> None:
     space.source(people(20, 3))
-    unit = {"record_axis": 0, "ranges": [[0, 1e6], [0, 1], [0.5, 0.6]]}
+    unit = {"record_axis": 0, "ranges": [[0, 1e6], [0, 1], [0.5 + 1e-12, 0.5 + 2e-12]]}
     with pytest.raises(Exception, match="no grid point"):
         make_plan(parse_release_spec(space.spec(query="sum", unit=unit)))
 

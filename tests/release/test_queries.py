@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec
 from dpdask.planning import make_plan
 from dpdask.published import verify_release
 from dpdask.queries import build_query
-from dpdask.releasing import resume
+from dpdask.releasing import release, resume
 from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
 from dpdask.spec.release import QUERIES, UnitSection
@@ -110,6 +111,46 @@ def test_declared_results_are_released_as_they_are(space: Workspace) -> None:
     assert receipt.card.unit.bound["enforced"] is False
 
 
+def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace) -> None:
+    """Many entries need a fine grid, and a fine grid reaches less far: plan and card say how far."""
+    x = np.ones((1000, 1000))
+    x[0, 0] = 1e9
+    space.source(x)
+    spec = space.spec(query={"name": "declared", "l2_sensitivity": 1e-7}, unit={})
+    facts = make_plan(parse_release_spec(spec)).describe()
+    receipt = release(spec)
+    assert receipt.card.unit.bound == facts["bound"]
+    cut = facts["bound"]["cut_at"]
+    assert cut > 2e8 * 1e-7
+    found = space.values()
+    near(found[1:], x[1:], receipt.card.released.noise_std)
+    near(found[:1, 0], np.array([cut]), receipt.card.released.noise_std)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
+@pytest.mark.parametrize(
+    ("query", "unit"), [("sum", {"ranges": [0, 1]}), ("sum", {"l2_clip_norm": 1.0}), ("covariance", {"l2_clip_norm": 1.0})]
+)
+def test_rounding_a_hundred_thousand_records_does_not_show(
+    space: Workspace, adjacency: str, query: str, unit: dict[str, Any]
+) -> None:
+    """All of them are cut the same way: on the noise's own grid that would be many times the noise."""
+    count = 100_000
+    space.source(np.full((count, 2), 1.0), chunks=(25_000, 2))
+    spec = space.spec(query=query, unit={"record_axis": 0, "adjacency": adjacency, **unit})
+    plan = make_plan(parse_release_spec(spec))
+    answers = plan.data.query.partial(  # type: ignore[attr-defined]
+        plan.source, plan.data.fitted, (slice(0, 2),) * len(plan.layout.shape), slice(0, count), None
+    )
+    bounded = np.full((count, 2), 1.0 if "ranges" in unit else math.sqrt(0.5))
+    exact = bounded.sum(axis=0) if query == "sum" else bounded.T @ bounded
+    error = float(np.max(np.abs(plan.data.fitted.answer(answers) - exact)))
+    std = plan.data.fitted.recipe.noise.entry_std
+    assert error < 0.1 * std
+    assert error <= plan.data.query.bias(plan.data.fitted) + plan.data.fitted.unit  # type: ignore[attr-defined]
+    assert plan.warnings == () or query == "covariance"
+
+
 def test_a_one_dimensional_source_has_scalar_records(space: Workspace) -> None:
     x = np.linspace(-3, 3, 50)
     space.source(x, chunks=(7,))
@@ -180,8 +221,9 @@ def neighbours_reach(space: Workspace, query: str, unit: dict[str, Any], pairs: 
             query_, fitted = plan.data.query, plan.data.fitted
             records = slice(0, x.shape[0])
             box = tuple(slice(0, n) for n in query_.answer_shape)
-            answers.append(query_.partial(plan.source, fitted, box, records, None) * fitted.unit)  # type: ignore[attr-defined]
-        worst = max(worst, float(np.linalg.norm(answers[0] - answers[1])) / query_.body.radius)
+            answers.append(fitted.answer(query_.partial(plan.source, fitted, box, records, None)))  # type: ignore[attr-defined]
+        grown = fitted.recipe.noise.entry_std / plan.data.calibrated.noise.entry_std  # to cover rounding
+        worst = max(worst, float(np.linalg.norm(answers[0] - answers[1])) / query_.body.radius / grown)
     return worst
 
 
