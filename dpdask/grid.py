@@ -20,12 +20,14 @@ import numpy as np
 from dpdask.errors import InvalidSensitivity, OutOfReach
 
 __all__ = [
+    "CLIP_LIMIT",
     "ENTRY_LIMIT",
     "Grid",
     "RecordNorms",
     "clip_factors",
     "clipped_on_grid",
     "fine_clip_grid",
+    "no_norms",
     "on_grid",
     "ratio_for_declared",
     "record_norms",
@@ -35,7 +37,8 @@ __all__ = [
 DEFAULT_RATIO = 2.0**14
 REACH = 64  # outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
 LARGEST = 2**51  # beyond it, adding and subtracting 1.5 * 2^52 no longer rounds to integers
-ENTRY_LIMIT = 2**31 - 1  # grid steps; an entry of a record to be clipped saturates here, far outside any clip norm
+CLIP_LIMIT = 2**31 - 1  # grid steps of a clip norm
+ENTRY_LIMIT = 2**50 - 1  # an entry of a record to be clipped saturates here, 2^19 clip norms away at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class Grid:
         """The grid of records clipped to ``norm``: every record's integer norm is at most floor(norm / step)."""
         step = _step(sigma, ratio)
         bound = math.floor(Fraction(norm) / Fraction(step))
-        if bound > ENTRY_LIMIT:
+        if bound > CLIP_LIMIT:
             raise OutOfReach(
                 f"clip norm {norm:g} is {bound:.3g} grid steps, above 2^31; use a smaller ratio or a smaller clip norm"
             )
@@ -124,20 +127,35 @@ def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 def record_norms(block: np.ndarray[Any, Any], *, record_axis: int, step: float) -> RecordNorms:
     """Exact squared norms, in grid steps, of the part of each record that lies in ``block``.
 
-    Row i holds (high, low): the sum is high * 2^32 + low. Parts of a record add up in any order:
+    Row i holds four words, low ones first: the sum of word k times 2^(32 k). Parts of a record add up in any order:
     ``sum of the rows``, exactly, for up to 2^31 blocks.
     """
     outer, records, inner = rows_of(block.shape, record_axis)
     if outer * inner > 2**31:
         raise OutOfReach(f"{outer * inner} entries of a record in one block are more than 2^31; use smaller blocks")
-    sums = np.zeros((records, 2), np.uint64)
+    sums = no_norms(records)
     _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
-    sums[:, 0] += sums[:, 1] >> np.uint64(32)
-    sums[:, 1] &= np.uint64(0xFFFFFFFF)
-    return sums
+    return _carried(sums)
 
 
+def no_norms(records: int) -> RecordNorms:
+    """The squared norms of parts that hold nothing, to add others to."""
+    return np.zeros((records, _WORDS), np.uint64)
+
+
+def _carried(norms: RecordNorms) -> RecordNorms:
+    """The same sums with words below 2^32, but for the highest."""
+    words = norms.copy()
+    for word in range(_WORDS - 1):
+        words[:, word + 1] += words[:, word] >> np.uint64(32)
+        words[:, word] &= np.uint64(0xFFFFFFFF)
+    return words
+
+
+_WORDS = 4
 _EXACT_RUN = 1024
+_HALF = 25  # bits; an entry of 50 bits is squared in halves
+_LIMIT = float(ENTRY_LIMIT)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
@@ -147,7 +165,7 @@ def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
     for j in range(xs.size):
         v = np.float64(xs[j])
         q = np.rint(abs(v) * inverse_step)
-        q = q if q < 2147483647.0 else 2147483647.0
+        q = q if q < _LIMIT else _LIMIT
         q = q if v == v else 0.0
         total += q * q
     return total
@@ -155,28 +173,32 @@ def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
+    mask = np.uint64(0xFFFFFFFF)
     for o in range(x.shape[0]):
         for r in range(x.shape[1]):
-            high = np.uint64(0)
-            low = np.uint64(0)
+            words = sums[r]
             for first in range(0, x.shape[2], _EXACT_RUN):
                 xs = x[o, r, first : first + _EXACT_RUN]
                 total = _run_of_squares(xs, inverse_step)
                 if total < 4503599627370496.0:
                     square = np.uint64(np.int64(total))
-                    high += square >> np.uint64(32)
-                    low += square & np.uint64(0xFFFFFFFF)
+                    words[0] += square & mask
+                    words[1] += square >> np.uint64(32)
                     continue
                 for j in range(xs.size):
                     v = np.float64(xs[j])
                     q = np.rint(abs(v) * inverse_step)
-                    q = q if q < 2147483647.0 else np.float64(2147483647.0)
+                    q = q if q < _LIMIT else _LIMIT
                     q = q if v == v else np.float64(0.0)
-                    square = np.uint64(np.int64(q)) * np.uint64(np.int64(q))
-                    high += square >> np.uint64(32)
-                    low += square & np.uint64(0xFFFFFFFF)
-            sums[r, 0] += high
-            sums[r, 1] += low
+                    whole = np.uint64(np.int64(q))
+                    high = whole >> np.uint64(_HALF)
+                    low = whole & np.uint64(2**_HALF - 1)
+                    square, cross, top = low * low, high * low, high * high  # of weights 1, 2^26 and 2^50
+                    words[0] += (square & mask) + ((cross & np.uint64(2**6 - 1)) << np.uint64(26))
+                    words[1] += (square >> np.uint64(32)) + ((cross >> np.uint64(6)) & mask)
+                    words[1] += (top & np.uint64(2**14 - 1)) << np.uint64(18)
+                    words[2] += (cross >> np.uint64(38)) + ((top >> np.uint64(14)) & mask)
+                    words[3] += top >> np.uint64(46)
 
 
 def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -186,11 +208,11 @@ def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[
     |trunc(fl(q f))| <= |q| f (1 + 2^-53), and the squares sum to at most norm^2 f^2 (1 + 2^-53)^2 <= bound^2.
     """
     bound = grid.high
-    carry = norms[:, 0] + (norms[:, 1] >> np.uint64(32))
-    rest = norms[:, 1] & np.uint64(0xFFFFFFFF)
-    square = bound * bound
+    words = _carried(norms)
+    rest, carry, square = words[:, 0], words[:, 1], bound * bound
     over = (carry > np.uint64(square >> 32)) | ((carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF)))
-    total = carry.astype(np.float64) * 2.0**32 + rest.astype(np.float64)
+    over |= (words[:, 2] | words[:, 3]) > 0
+    total = sum(words[:, word].astype(np.float64) * 2.0 ** (32 * word) for word in range(_WORDS))
     with np.errstate(divide="ignore"):
         shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
     return np.where(over, shrink, 1.0)

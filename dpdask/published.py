@@ -115,7 +115,8 @@ def _check_guarantee(card: ReleaseCard) -> None:
         same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
         enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
     elif isinstance(noise, IidNoise | KroneckerNoise):  # directions found on the way come on top
-        needed = steps.compose(GaussianProfile(gaussian_mu(noise, body)), body.adjacency)
+        mu = gaussian_mu(noise, body) * (1 + _rounding(card) / body.radius)
+        needed = steps.compose(GaussianProfile(mu), body.adjacency)
         if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
             enough = needed.mu <= profile.mu * (1 + 1e-9)
         else:
@@ -124,3 +125,16 @@ def _check_guarantee(card: ReleaseCard) -> None:
         enough = False
     if not enough:
         raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
+
+
+def _rounding(card: ReleaseCard) -> float:
+    """By how much rounding a finished answer to the grid of i.i.d. noise parts two neighbours, which that noise must cover."""
+    step, record_step = card.grid.get("step"), card.grid.get("record_step")
+    entries = math.prod(card.query["answer_shape"])
+    if card.noise["name"] != "iid" or step is None:
+        return 0.0
+    if card.query["name"] == "declared":
+        return float(math.sqrt(2 * entries / card.composition.steps) * step)
+    power = 2 if card.query["name"] == "covariance" else 1
+    finer = record_step is not None and record_step**power < step * (1 - 1e-9)
+    return float(math.sqrt(entries) * step) if finer else 0.0

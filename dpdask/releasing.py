@@ -93,8 +93,9 @@ def finish_published(spec: SpecLike) -> Receipt | None:
             card = published_card(output, name)
         if card is None or (not record.open and not staging.claimed()):
             return None
-        _check_asked(parsed, record)
-        return conclude(parsed, ledger, staging, record.release, card)
+        receipt = conclude(parsed, ledger, staging, record.release, card)
+        _check_asked(parsed, record)  # only now: what is visible is closed, whatever is asked for
+        return receipt
     finally:
         ledger.close()
 
@@ -161,7 +162,7 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
         _check_asked(spec, record)
     made = make_plan(spec, resuming=True)
     run = ReleaseRun(made, ledger, staging, name)
-    if record is not None and made.source.address_digest != record.array:
+    if record is not None and record.array not in (None, made.source.address_digest):
         raise ReleaseError("source.url leads to another array than when the release began; restore it, or `dpdask abort`")
     if record is not None and made.identity != record.source:
         burn(ledger, staging, record, "the source changed")
@@ -176,10 +177,10 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
 
 def _check_asked(spec: ReleaseSpec, record: ReleaseRecord) -> None:
     """A release is finished by its own spec alone; another one harms nothing."""
-    if spec_digest(spec) != record.asked:
+    if record.asked is not None and spec_digest(spec) != record.asked:
         raise ReleaseError(
-            "the release under way to this output began with another spec; restore that one, `dpdask abort` it, or choose"
-            " another output.url"
+            "the release to this output began with another spec; restore that one, `dpdask abort` it if it is unfinished, or"
+            " choose another output.url"
         )
 
 

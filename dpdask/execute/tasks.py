@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from dpdask.errors import ClusterError, DpdaskError, ReleaseError
-from dpdask.grid import Grid, clip_factors, record_norms
+from dpdask.grid import Grid, clip_factors, no_norms, record_norms
 from dpdask.noise import SphericalNoise
 from dpdask.noise.radii import chunk_radii
 from dpdask.noise.recipes import Tile
@@ -149,7 +149,7 @@ def check_source(source: SourceArray, box: Box) -> None:
 def norms_part(source: SourceArray, box: Box, record_axis: int, grid: Grid) -> Sealed:
     """The squared norms of the parts of records that lie in a region, with the first record's index."""
     records = box[record_axis]
-    total = np.zeros((records.stop - records.start, 2), np.uint64)
+    total = no_norms(records.stop - records.start)
     for piece in source.pieces(box):
         part = piece[record_axis]
         norms = record_norms(source.read(piece), record_axis=record_axis, step=grid.step)
@@ -160,7 +160,7 @@ def norms_part(source: SourceArray, box: Box, record_axis: int, grid: Grid) -> S
 @_discreet
 def clip_part(grid: Grid, records: slice, *parts: Sealed) -> Sealed:
     """Clip factors from all parts of some records' norms."""
-    total = np.zeros((records.stop - records.start, 2), np.uint64)
+    total = no_norms(records.stop - records.start)
     for part in parts:
         start, norms = part.value
         total[start - records.start : start - records.start + len(norms)] += norms

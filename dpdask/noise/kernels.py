@@ -15,6 +15,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from dpdask.grid import ENTRY_LIMIT
 from dpdask.noise.integers import BLOCK, fill_block, find_undecided
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _MAGIC = 6755399441055744.0
+_ENTRY_LIMIT = float(ENTRY_LIMIT)
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
@@ -83,7 +85,7 @@ def add_clipped(z, at, low, high, x, out, start, params):
         zs = z[e - at : stop - at]
         for j in range(stop - e):
             q = _steps(xs[j], inverse)
-            q = min(max(q, -2147483647.0), 2147483647.0)
+            q = min(max(q, -_ENTRY_LIMIT), _ENTRY_LIMIT)
             q = np.trunc(q * factor)
             outs[j] = min(max(q + zs[j], -limit), limit) * step
         e = stop

@@ -33,12 +33,13 @@ def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: C
 
 
 def spec_digest(spec: ReleaseSpec) -> str:
-    """What tells one spec from another, wherever it is computed."""
-    return _digest(_asked(spec))
+    """What tells one spec from another, wherever it is computed, and whatever options later versions add."""
+    return _digest(_asked(spec, exclude_defaults=True))
 
 
-def _asked(spec: ReleaseSpec) -> dict[str, Any]:
-    asked = spec.model_dump(mode="json", by_alias=True, exclude={"compute": True, "source": {"options"}, "output": {"options"}})
+def _asked(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> dict[str, Any]:
+    elsewhere: Any = {"compute": True, "source": {"options"}, "output": {"options"}}
+    asked = spec.model_dump(mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults)
     return {**asked, "budget": spec.budget.dataset}
 
 

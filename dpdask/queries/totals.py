@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, OutOfReach
-from dpdask.grid import DEFAULT_RATIO, ENTRY_LIMIT, Grid, fine_clip_grid
+from dpdask.grid import CLIP_LIMIT, DEFAULT_RATIO, Grid, fine_clip_grid
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.noise.recipes import LARGEST_RATIO, IidRecipe, fit_kronecker, fit_spherical
 from dpdask.queries.base import Fitted, Ranges, RecordRule, known_mu
@@ -42,10 +42,10 @@ class Total:
 
     @property
     def entry_bits(self) -> int:
-        """Of an entry's bound, in steps: what clipping takes, and products that doubles add by the thousand."""
+        """Of an entry's bound, in steps: as many as leave squares and products exact in doubles, a thousand of them added."""
         if self.ranges is not None:
             return 50
-        return 30 if self.power == 1 else 21
+        return 25 if self.power == 1 else 21
 
     def room(self, bits: int) -> int:
         """What a sum of so many bits leaves for one record."""
@@ -63,7 +63,7 @@ class Total:
             raise InvalidSensitivity(
                 f"a bound of {self.largest:g} is below one grid step {step:.3g}; raise noise.steps_per_sigma"
             )
-        if self.ranges is None and bound > ENTRY_LIMIT:
+        if self.ranges is None and bound > CLIP_LIMIT:
             raise OutOfReach(f"a bound of {self.largest:g} is above 2^31 grid steps; use a smaller noise.steps_per_sigma")
         grid = Grid(step=step, ratio=DEFAULT_RATIO, low=-bound, high=bound)
         for low, high in () if self.ranges is None else self.ranges.pairs:  # every range must hold a point of the grid
@@ -122,7 +122,7 @@ def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None)
         shift = _finer(total, grown / ratio)
         sigma = grown if shift else sigma
     while not shift and asked is None and ratio < LARGEST_RATIO and fits(2 * ratio):
-        if total.ranges is None and total.largest * 2 * ratio / sigma > ENTRY_LIMIT:
+        if total.ranges is None and total.largest * 2 * ratio / sigma > CLIP_LIMIT:
             break
         ratio *= 2
     unit = sigma / ratio
@@ -136,7 +136,8 @@ def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None)
 def _finer(total: Total, unit: float) -> int:
     """By how many bits the unit of the sum may be finer than that of the answer."""
     steps = math.log2(total.largest) * total.power - math.log2(unit)
-    return max(0, math.floor(min(total.power * total.entry_bits, total.room(_SUM_BITS * total.power)) - steps))
+    wanted = math.floor(min(total.power * total.entry_bits, total.room(_SUM_BITS * total.power)) - steps)
+    return max(0, min(wanted, _SUM_BITS - 2))
 
 
 def _fine(total: Total, room: int) -> tuple[RecordRule, float, int]:

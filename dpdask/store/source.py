@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,8 @@ class SourceArray:
     @property
     def address_digest(self) -> str:
         """A digest of where the array is, the same for all windows of it."""
-        return hashlib.sha256(json.dumps([self.place.address(), self.path]).encode()).hexdigest()
+        whole = re.sub(r"(?<!:)/+", "/", f"{self.place.address()}/{self.path}").rstrip("/")  # however it is spelled
+        return hashlib.sha256(whole.encode()).hexdigest()
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
         """The same source, restricted to part of one axis; what is written to chunks that hold none of it changes nothing."""

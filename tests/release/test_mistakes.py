@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from dpdask.cli import main
-from dpdask.errors import ReleaseError
+from dpdask.errors import DpdaskError, LedgerError, ReleaseError
+from dpdask.privacy import PrivacyBudget
 from dpdask.published import verify_release
-from dpdask.releasing import abort_named, finish_published, resume
+from dpdask.releasing import abort_named, finish_published, release, resume
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people
 from tests.release.test_rivals import stopped_at
@@ -46,9 +47,35 @@ def test_what_is_published_is_not_concluded_for_another_spec(space: Workspace) -
     stopped_at(space.spec(), "published")
     with pytest.raises(ReleaseError, match="began with another spec"):
         finish_published(parse_release_spec(space.spec(query="mean")))
-    receipt = finish_published(parse_release_spec(space.spec()))
-    assert receipt is not None
-    assert receipt.card.query["name"] == "identity"
+    assert last_steps(space) == ["commit"], "what is visible is closed, and its key destroyed, whatever is asked for"
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_the_axis_of_the_units_is_compared_however_the_array_is_spelled(space: Workspace) -> None:
+    space.source(people())
+    space.release(query="mean")
+    across = {"record_axis": 1, "l2_clip_norm": 1.0}
+    file = space.folder / "source.zarr"
+    for source in (
+        {"url": f"{file}/x"},
+        {"url": f"file://{file}/", "array": "x"},
+        {"url": f"{file}/../source.zarr", "array": "/x/"},
+    ):
+        with pytest.raises(LedgerError, match="units along axis 0 of this array"):
+            space.release(query="mean", source=source, unit=across, output={"url": f"{space.folder}/b.zarr"})
+
+
+def test_very_many_contributions_are_refused_or_released_never_charged_in_vain(space: Workspace) -> None:
+    space.source(people(4, 2))
+    for number, many in enumerate((2**30, 2**62)):
+        unit = {"record_axis": 0, "ranges": [0, 1], "max_contributions": many}
+        space.ledger.open_dataset(f"d{number}", PrivacyBudget(epsilon=2.0, delta=1e-4))
+        spec = space.spec(query="sum", unit=unit, output={"url": f"{space.folder}/{number}.zarr"})
+        spec["budget"]["dataset"] = f"d{number}"
+        try:
+            release(spec)
+        except DpdaskError:
+            assert space.ledger.state(f"d{number}").spent_epsilon == 0
 
 
 def test_a_link_that_leads_elsewhere_burns_nothing(space: Workspace) -> None:

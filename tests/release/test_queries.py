@@ -127,6 +127,21 @@ def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace
     near(found[:1, 0], np.array([cut]), receipt.card.released.noise_std)
 
 
+@pytest.mark.parametrize("mechanism", ["analytic-gaussian", "udn"])
+@pytest.mark.parametrize("query", ["identity", "sum", "mean", "covariance"])
+@pytest.mark.parametrize("times", [10.0, 1e5])
+def test_outliers_keep_their_direction(space: Workspace, query: str, mechanism: str, times: float) -> None:
+    """Records far outside the clip norm are shortened, not turned."""
+    direction = np.array([8.0, 1.0, 1.0, 1.0]) / math.sqrt(67)
+    space.source(np.tile(times * direction, (400, 1)), chunks=(100, 2))
+    receipt = space.release(query=query, mechanism=mechanism, privacy=LOUD)
+    found, std = space.values(), receipt.card.released.noise_std
+    if query == "identity":
+        found, std = found.mean(axis=0), std / 20
+    expected = {"sum": 400 * direction, "covariance": np.outer(direction, direction)}.get(query, direction)
+    near(found, expected, std)
+
+
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
 @pytest.mark.parametrize(
     ("query", "unit"), [("sum", {"ranges": [0, 1]}), ("sum", {"l2_clip_norm": 1.0}), ("covariance", {"l2_clip_norm": 1.0})]

@@ -55,6 +55,27 @@ def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Works
         verify_release(str(space.folder / "out.zarr"), ledger=Ledger(space.ledger_url))
 
 
+@pytest.mark.parametrize("query", ["sum", "mean", "covariance", {"name": "declared", "l2_sensitivity": 1.0}])
+def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(space: Workspace, query: Any) -> None:
+    """An exact answer is rounded to the noise's grid; noise as calibrated, without the share for that, is too little."""
+    space.source(people(64, 300 if query != "covariance" else 20))
+    unit = {} if isinstance(query, dict) else {"record_axis": 0, "l2_clip_norm": 1.0}
+    space.release(query=query, unit=unit, noise={"steps_per_sigma": 2**15} if query in ("sum", "mean") else {})
+    verify_release(str(space.folder / "out.zarr"))
+    card = read_card(str(space.folder / "out.zarr"))
+    grown = card.guarantee.verified.configuration["mu"] / (card.sensitivity.l2 / card.noise["configuration"]["sigma"])
+    assert grown > 1 + 1e-6
+
+    def shrink(facts: dict[str, Any]) -> None:
+        facts["noise"]["configuration"]["sigma"] /= grown
+        facts["released"]["noise_std"] /= grown
+        facts["grid"]["step"] /= grown
+
+    edited(space, shrink)
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(str(space.folder / "out.zarr"))
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.grid import ENTRY_LIMIT, Grid, clip_factors, ratio_for_declared, record_norms
+from dpdask.grid import (
+    ENTRY_LIMIT,
+    Grid,
+    clip_factors,
+    clipped_on_grid,
+    fine_clip_grid,
+    ratio_for_declared,
+    record_norms,
+)
 
 ODD = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -5e-324, -0.0, 0.0, 1e-310]
 
@@ -79,7 +87,7 @@ def test_partial_norms_are_exact_and_add_up_in_any_order(dtype: str) -> None:
     parts = record_norms(block[..., 6:], record_axis=1, step=step) + record_norms(block[..., :6], record_axis=1, step=step)
     exact = [sum(q * q for q in quantised(block[:, r], step).ravel()) for r in range(7)]
     for norms in (whole, parts):
-        assert [int(high) * 2**32 + int(low) for high, low in norms] == exact
+        assert [sum(int(word) << 32 * k for k, word in enumerate(row)) for row in norms] == exact
 
 
 values = st.floats(allow_nan=True, allow_infinity=True, width=64) | st.sampled_from(ODD) | st.floats(-3, 3)
@@ -131,9 +139,28 @@ def test_a_hundred_thousand_records_on_the_edge_never_exceed_their_bound(
     assert np.all(np.sum(clipped * clipped, axis=1) <= grid.high**2)
 
 
+@settings(max_examples=500, deadline=None)
+@given(entries=st.lists(st.integers(-(2**50) + 1, 2**50 - 1), min_size=1, max_size=40))
+def test_squares_of_any_entries_add_up_exactly(entries: list[int]) -> None:
+    block = np.array([entries], dtype=np.float64)
+    [row] = record_norms(block, record_axis=0, step=1.0)
+    assert sum(int(word) << 32 * k for k, word in enumerate(row)) == sum(q * q for q in entries)
+
+
 def test_clipping_keeps_the_direction_and_nearly_the_norm() -> None:
     grid = Grid.for_clip(sigma=0.01, norm=1.0)
     record = np.array([[300.0, -400.0]])
     factor = clip_factors(record_norms(record, record_axis=0, step=grid.step), grid=grid)[0]
     clipped = np.trunc(np.rint(record / grid.step) * factor) * grid.step
     assert np.allclose(clipped, [[0.6, -0.8]], atol=2 * grid.step)
+
+
+@pytest.mark.parametrize("bits", [12, 20, 24, 30])
+@pytest.mark.parametrize("times", [1.5, 10, 1e3, 1e5])
+def test_outliers_are_clipped_to_their_own_direction(bits: int, times: float) -> None:
+    """However many clip norms away: an entry that saturates would turn the record."""
+    grid = fine_clip_grid(1.0, bits=bits)
+    record = times * np.array([[0.96, -0.28, 0.0]])
+    factors = clip_factors(record_norms(record, record_axis=0, step=grid.step), grid=grid)
+    clipped = clipped_on_grid(record, step=grid.step, factors=factors, record_axis=0) * grid.step
+    assert np.allclose(clipped, [[0.96, -0.28, 0.0]], atol=3 * grid.step)
