@@ -20,7 +20,7 @@ import zarr
 from dpdask import PrivacyBudget
 from dpdask.published import verify_release
 from tests.flows.conftest import BIN, PrefectServer
-from tests.release.conftest import Workspace, people
+from tests.release.conftest import KILL_A_WORKER, Workspace, people
 from tests.release.test_canary import CANARY, spellings, with_canary
 from tests.release.test_crashes import contents, restore, state
 
@@ -103,23 +103,10 @@ def test_a_killed_flow_is_resumed_by_the_next_run_charged_once(server: PrefectSe
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
-KILL_WORKER = """
-import contextlib, json, sys
-import psutil
+KILL_WORKER = f"""{KILL_A_WORKER}
+import json, sys
 import dpdask.flows.steps as steps
 from dpdask.flows.privatize import privatize
-
-killed = []
-
-def is_worker(process):
-    with contextlib.suppress(psutil.Error):  # one that ends meanwhile
-        return "spawn_main" in " ".join(process.cmdline())
-
-def kill_a_worker(progress):
-    if progress.stage == "tiles" and progress.done >= 6 and not killed:
-        killed.append([child for child in psutil.Process().children(recursive=True) if is_worker(child)][-1])
-        killed[0].kill()
-        print("KILLED", flush=True)
 
 if __name__ == "__main__":
     steps.watchers.append(kill_a_worker)

@@ -18,7 +18,7 @@ import zarr
 from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.published import verify_release
 from dpdask.releasing import abort, resume
-from tests.release.conftest import Workspace, people
+from tests.release.conftest import KILL_A_WORKER, Workspace, people
 
 DRIVER = """
 import os, signal, sys
@@ -237,22 +237,9 @@ def test_an_output_that_appears_meanwhile_is_never_replaced(space: Workspace) ->
     assert space.values().shape == (64, 8)
 
 
-WORKER_TEST = """
-import contextlib, sys
-import psutil
+WORKER_TEST = f"""{KILL_A_WORKER}
+import sys
 from dpdask.releasing import resume
-
-killed = []
-
-def is_worker(process):
-    with contextlib.suppress(psutil.Error):  # one that ends meanwhile
-        return "spawn_main" in " ".join(process.cmdline())
-
-def kill_a_worker(progress):
-    if progress.stage == "tiles" and progress.done >= 6 and not killed:
-        killed.append([child for child in psutil.Process().children(recursive=True) if is_worker(child)][-1])
-        killed[0].kill()
-        print("killed at", progress.done, "of", progress.total)
 
 if __name__ == "__main__":
     resume(sys.argv[1], on_progress=kill_a_worker)
