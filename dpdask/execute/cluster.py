@@ -43,6 +43,7 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
     from distributed.security import Security
 
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    logging.getLogger("distributed.worker").addFilter(_not_a_farewell)  # the same one again is not added twice
     security = None
     if compute.tls is not None:
         security = Security(
@@ -89,6 +90,14 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
     stack.enter_context(contextlib.closing(cluster))
     _check_trust(cluster.scheduler_address, compute)
     return Client(cluster, set_as_default=False)
+
+
+def _not_a_farewell(record: logging.LogRecord) -> bool:
+    """Whether a log record is anything but an in-process worker whose scheduler closed, with ours, between two heartbeats."""
+    at = record.exc_info[2] if record.exc_info else None
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is None or at.tb_frame.f_globals.get("__name__") != "distributed.comm.inproc"
 
 
 def _check_trust(address: str, compute: ComputeSection) -> None:

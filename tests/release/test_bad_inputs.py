@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -13,10 +15,14 @@ import pytest
 import yaml
 import zarr
 from click.testing import CliRunner, Result
+from distributed.comm import connect as distributed_connect
+from distributed.comm import listen
 
 from dpdask.cli import main
+from dpdask.execute import connect
 from dpdask.ledger import Ledger
 from dpdask.privacy import PrivacyBudget
+from dpdask.spec.release import ComputeSection
 from tests.release.conftest import Workspace, people
 
 
@@ -232,3 +238,25 @@ def test_the_demo_and_the_commands_it_prints_work(tmp_path: Path) -> None:
         again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment)
         assert again.returncode == 0, (command, again.stderr)
     assert subprocess.run([program, "demo"], cwd=tmp_path, capture_output=True).returncode == 0  # again, in a new folder
+
+
+def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker in this process may be asking its scheduler when both are closed; a lost scheduler elsewhere is an error."""
+    with connect(ComputeSection(threads=1)):
+        pass
+
+    async def read_after_closing(address: str) -> None:
+        async def handle(comm: Any) -> None:
+            await comm.close()
+
+        async with listen(address, handle) as listener:
+            comm = await distributed_connect(listener.contact_address)
+            try:
+                await comm.read()
+            except OSError:
+                logging.getLogger("distributed.worker").exception("Failed to communicate with scheduler")
+
+    for address, shown in (("inproc://", False), ("tcp://127.0.0.1:0", True)):
+        caplog.clear()
+        asyncio.run(read_after_closing(address))
+        assert ("CommClosedError" in caplog.text) == shown
