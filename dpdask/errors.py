@@ -6,6 +6,7 @@
     │   ├── InvalidSensitivity    a body, its ranges, its adjacency
     │   ├── InvalidMechanism      a mechanism's options or the body it was given
     │   ├── InvalidNoise          a factor or a noise shape
+    │   ├── InvalidKey            a signing key or a public key
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
     ├── LedgerError           the ledger refuses
     │   ├── BudgetExceeded        a release would pass its dataset's total; nothing was charged
@@ -30,6 +31,7 @@ __all__ = [
     "DpdaskError",
     "InvalidBudget",
     "InvalidInput",
+    "InvalidKey",
     "InvalidMechanism",
     "InvalidNoise",
     "InvalidSensitivity",
@@ -66,6 +68,10 @@ class InvalidMechanism(InvalidInput):
 
 class InvalidNoise(InvalidInput):
     """A noise factor that is singular, misshapen or not orthonormal."""
+
+
+class InvalidKey(InvalidInput):
+    """A signing key or a public key that cannot be read, or must not be used."""
 
 
 class InvalidSpec(InvalidInput):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dpdask.cli.calibration import calibrate, compare
+from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
 from dpdask.cli.release import abort, demo, plan, registry, resume, run, serve, show, verify
 from dpdask.errors import BudgetExceeded, DpdaskError, SourceChanged, VerificationFailed
@@ -44,5 +45,5 @@ def main() -> None:
     """Differentially private releases of large tensors: plan, run, show, verify."""
 
 
-for _command in (demo, plan, run, resume, abort, show, verify, registry, serve, ledger, calibrate, compare):
+for _command in (demo, plan, run, resume, abort, show, verify, registry, serve, ledger, key, calibrate, compare):
     main.add_command(_command)
