@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from dataclasses import dataclass
 from typing import Any
 
-from dpdask.ledger import ReleaseRecord
+from dpdask.card_arrays import LARGE, count_numbers, noise_arrays
+from dpdask.ledger import LedgerHead
 from dpdask.metadata import ReleaseCard
 from dpdask.planning import Component, ReleasePlan, software_versions
+from dpdask.privacy import PrivacyBudget
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import ChunkRecord, digest_of
 
-__all__ = ["make_card"]
-
-_LARGE = 10_000  # numbers in a noise description that the card repeats in full
+__all__ = ["Charge", "make_card"]
 
 
-def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks: list[ChunkRecord]) -> ReleaseCard:
-    """The card of a release whose chunks are all staged."""
-    query, spec = data.query, made.spec
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What the ledger says of a charged release."""
+
+    reserved_at: str
+    total: PrivacyBudget
+    cumulative_epsilon: float
+    head: LedgerHead
+
+
+def make_card(
+    plan: ReleasePlan,
+    data: Component,
+    charge: Charge,
+    *,
+    name: str,
+    attributes: dict[str, Any],
+    signed_by: str | None,
+) -> ReleaseCard:
+    """The card of a release, but for its manifest.
+
+    Args:
+        plan: What was planned.
+        data: The data component as it is released, noise directions that were found on the way included.
+        charge: What the ledger says of it.
+        name: Its public name.
+        attributes: The source's attributes that were declared public.
+        signed_by: The fingerprint of the curator's public key, None for an unsigned release.
+    """
+    query, spec, layout = data.query, plan.spec, plan.layout
     recipe = data.fitted.recipe
     return ReleaseCard.model_validate(
         {
-            "release": record.name,
+            "release": name,
             "edition": spec.publish.edition,
-            "reserved_at": record.reserved_at,
+            "reserved_at": charge.reserved_at,
             "description": spec.publish.description,
             "curator": spec.budget.curator,
-            "guarantee": made.guarantee.describe(),
+            "guarantee": plan.guarantee.describe(),
             "unit": {
                 "adjacency": str(query.body.adjacency),
                 "record_axis": query.units_axis,
@@ -43,25 +68,32 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             },
             "query": query.describe(),
             "mechanism": _mechanism_facts(spec),
-            "noise": _short(recipe.noise.describe()),
+            "noise": noise_arrays(recipe.noise.describe())[0],
             "grid": recipe.describe() | data.fitted.describe_records(),
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
                 "sampling_rate": spec.composition.sampling_rate,
-                "total": {"epsilon": record.total.epsilon, "delta": record.total.delta},
-                "cumulative_epsilon": record.cumulative.epsilon(record.total.delta),
+                "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
+                "cumulative_epsilon": charge.cumulative_epsilon,
             },
             "released": {
-                "array": made.layout.name,
-                "shape": list(made.layout.shape),
-                "dtype": made.layout.dtype,
+                "array": layout.name,
+                "shape": list(layout.shape),
+                "dtype": layout.dtype,
+                "chunks": list(layout.chunks),
+                "shards": None if layout.shards is None else list(layout.shards),
+                "codec": layout.codec,
+                "dimension_names": list(layout.dimension_names),
                 "noise_std": query.released_std(recipe.noise),
-                "scale_factor": made.scale_factor,
+                "scale_factor": plan.scale_factor,
+                "attributes": attributes,
+                "coordinates": list(spec.publish.coordinates),
             },
-            "unprotected": _unprotected(made),
+            "unprotected": _unprotected(plan),
             "software": software_versions(),
-            "manifest": {"digest": digest_of(chunks), "chunks": len(chunks)},
+            "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
+            "signed_by": signed_by,
         }
     )
 
@@ -69,29 +101,15 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
 def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:
     """The mechanism as it was asked for; large matrices are left to the noise description."""
     facts: dict[str, Any] = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {name: value for name, value in facts.items() if _numbers(value) <= 100}
+    return {name: value for name, value in facts.items() if count_numbers(value) <= LARGE}
 
 
-def _numbers(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(_numbers(inner) for inner in value.values())
-    return sum(_numbers(inner) for inner in value) if isinstance(value, list) else 1
-
-
-def _short(description: dict[str, Any]) -> dict[str, Any]:
-    """A noise description in full, or, if it holds very many numbers, by its name and a digest."""
-    if _numbers(description) <= _LARGE:
-        return description
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
-    return {"name": description["name"], "sha256": digest}
-
-
-def _unprotected(made: ReleasePlan) -> list[str]:
+def _unprotected(plan: ReleasePlan) -> list[str]:
     """What the release shows as it is."""
-    shown = ["the shape, dtype and chunking of the result", "that the release was made, when, and by which spec"]
-    if made.data.query.body.adjacency == "replace-one" and made.data.query.name != "declared":
+    shown = ["the shape, dtype and chunking of the result", "that the release was plan, when, and by which spec"]
+    if plan.data.query.body.adjacency == "replace-one" and plan.data.query.name != "declared":
         shown.append("the number of records")
-    if made.spec.publish.attributes or made.spec.publish.coordinates:
-        named = [*made.spec.publish.attributes, *made.spec.publish.coordinates]
+    if plan.spec.publish.attributes or plan.spec.publish.coordinates:
+        named = [*plan.spec.publish.attributes, *plan.spec.publish.coordinates]
         shown.append(f"attributes and coordinates declared public: {', '.join(named)}")
     return shown

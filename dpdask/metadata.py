@@ -99,21 +99,34 @@ class Composition(_Facts):
 
 
 class Released(_Facts):
-    """The published array."""
+    """The published array: enough to build its metadata again."""
 
     array: str
     shape: list[int]
     dtype: str
+    chunks: list[int]
+    shards: list[int] | None
+    codec: str
+    dimension_names: list[str]
     noise_std: float = Field(description="root mean square of the noise of an entry, in released units")
     scale_factor: float | None = None
+    attributes: dict[str, Any] = Field(description="attributes of the source that were declared public")
+    coordinates: list[str] = Field(description="arrays beside the source that were declared public")
 
 
 class Manifest(_Facts):
-    """SHA-256 over every stored chunk's key, size and XXH3 digest, sorted by key."""
+    """Every object of the group, its metadata included; the lines are in the array dp_release/manifest."""
 
-    algorithm: Literal["sha256 of 'key size xxh3-128' lines"] = "sha256 of 'key size xxh3-128' lines"
-    digest: str
-    chunks: int
+    algorithm: Literal["BLAKE3 Merkle tree of 'digest size key' lines"] = "BLAKE3 Merkle tree of 'digest size key' lines"
+    root: str
+    objects: int
+
+
+class ChainHead(_Facts):
+    """The newest entry of the dataset's chain in the ledger when the card was written: a ledger without it is another one."""
+
+    sequence: int
+    hash: str
 
 
 class ReleaseCard(_Facts):
@@ -136,7 +149,9 @@ class ReleaseCard(_Facts):
     released: Released
     unprotected: list[str]
     software: dict[str, str]
-    manifest: Manifest
+    ledger: ChainHead
+    signed_by: str | None = Field(description="fingerprint of the curator's public key, null for an unsigned release")
+    manifest: Manifest | None = Field(default=None, description="null only while a release is being written")
 
 
 def json_schema() -> dict[str, Any]:
@@ -145,12 +160,13 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": CONVENTION["schema_url"], **schema}
 
 
-def group_attributes(card: ReleaseCard) -> dict[str, Any]:
-    """The attributes of the published group."""
-    return {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
+def group_attributes(card: ReleaseCard, signature: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The attributes of the published group; the signature is over the card and stands beside it."""
+    facts = {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
+    return facts if signature is None else {**facts, "dp_signature": signature}
 
 
-def array_attributes(card: ReleaseCard, public: dict[str, Any]) -> dict[str, Any]:
+def array_attributes(card: ReleaseCard) -> dict[str, Any]:
     """Flat attributes of the released array, with those of the source that were declared public."""
     guarantee = card.guarantee
     facts: dict[str, Any] = {
@@ -168,7 +184,7 @@ def array_attributes(card: ReleaseCard, public: dict[str, Any]) -> dict[str, Any
     if card.released.scale_factor is not None:
         facts["scale_factor"] = card.released.scale_factor
         facts["add_offset"] = 0.0
-    return {**{name: value for name, value in public.items() if name not in facts}, **facts}
+    return {**{name: value for name, value in card.released.attributes.items() if name not in facts}, **facts}
 
 
 def card_text(card: ReleaseCard) -> str:

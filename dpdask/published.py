@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from typing import Any
 
+import numpy as np
+
+from dpdask.card_arrays import CardArrays, with_arrays
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
-from dpdask.ledger import Ledger
+from dpdask.ledger import Ledger, LedgerHead
 from dpdask.mechanisms import Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
-from dpdask.metadata import ReleaseCard, card_from_attributes, card_text
-from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
+from dpdask.metadata import ReleaseCard, array_attributes, card_from_attributes, card_text, group_attributes
+from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
 from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
 from dpdask.sensitivity import body_from_description
-from dpdask.store import Place, digest_of, open_group, place_at, read_chunk_records
+from dpdask.signing import PublicKey, SignatureFacts, check_statement, release_statement
+from dpdask.store import (
+    CARD_ARRAYS,
+    MANIFEST_ARRAY,
+    ROOT,
+    Layout,
+    Place,
+    digest_of,
+    manifest_documents,
+    merkle_root,
+    open_group,
+    parse_manifest,
+    place_at,
+    root_document_digest,
+)
 
-__all__ = ["open_release", "published_card", "read_card", "verify_release"]
+__all__ = [
+    "card_statement",
+    "check_objects",
+    "check_signature",
+    "open_release",
+    "published_card",
+    "read_card",
+    "verify_release",
+]
 
 
 def published_card(output: Place, name: str | None = None) -> ReleaseCard | None:
@@ -45,53 +72,156 @@ def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
     return xarray.open_zarr(place.zarr_store(), consolidated=True)[card.released.array]
 
 
-def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None) -> ReleaseCard:
-    """Recompute what a release says of itself: schema, every chunk, digest, guarantee.
+def verify_release(
+    url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None, trust: PublicKey | None = None
+) -> ReleaseCard:
+    """Recompute what a release says of itself: schema, every object, metadata, guarantee, signature.
 
-    With a ledger also that this very card and these chunks were committed; without one, a card that was rewritten as a whole,
-    to agree with itself, is not found. Raises :class:`VerificationFailed` at the first thing that does not hold.
+    Without a ledger or a trusted key, a release that was rewritten as a whole, to agree with itself, is not found.
+
+    Args:
+        url: The published group.
+        options: Storage options.
+        ledger: Also check that this ledger committed this very card, and holds the entry that the card names.
+        trust: Also check that this key signed the release.
+
+    Raises:
+        VerificationFailed: At the first thing that does not hold.
     """
     place = place_at(url, options)
-    group = open_group(place)
-    card = card_from_attributes(dict(group.attrs))
-    _check_chunks(place, card)
+    root = place.read(ROOT)
+    if root is None:
+        raise StoreError("there is no published release; check the path or URL")
+    card = _card_of(root)
+    check_objects(place, card, root)
+    _check_documents(place, card, root)
     try:
-        array = group[card.released.array]
-        apart = open_group(place, consolidated=False)[card.released.array]
-        if array.metadata.to_dict() != apart.metadata.to_dict():
-            raise VerificationFailed("the array's own metadata and the group's copy of it differ; restore them from a copy")
-    except VerificationFailed:
-        raise
-    except Exception:
-        raise VerificationFailed(f"the group has no readable array {card.released.array!r}, which its card names") from None
-    if list(array.shape) != card.released.shape or str(array.dtype) != card.released.dtype:
-        raise VerificationFailed("the array's shape or dtype is not the one on the card")
-    try:
-        _check_guarantee(card)
+        arrays = _card_arrays(place)
+        noise = noise_from_description(with_arrays(card.noise, arrays))
+        _check_guarantee(card, noise)
     except VerificationFailed:
         raise
     except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise VerificationFailed(f"the guarantee on the card cannot be recomputed ({type(error).__name__})") from None
     if ledger is not None:
-        record = ledger.named(card.release)
-        if record is None or record.last != "commit":
-            raise VerificationFailed("the ledger does not know the release as committed; ask its curator")
-        if record.card != card_text(card):
-            raise VerificationFailed("the ledger committed another card; the release was changed after publication")
+        _check_ledger(card, ledger)
+    check_signature(card, root, trust)
     return card
 
 
-def _check_chunks(place: Place, card: ReleaseCard) -> None:
-    records = read_chunk_records(place)
-    if len(records) != card.manifest.chunks:
-        raise VerificationFailed(
-            f"{len(records)} chunks are stored, the card says {card.manifest.chunks}: files were added or taken away"
+def _card_of(root: bytes) -> ReleaseCard:
+    """The card in a group's root document."""
+    try:
+        attributes = dict(json.loads(root)["attributes"])
+    except (ValueError, KeyError, TypeError):
+        raise VerificationFailed("the group's zarr.json cannot be read; restore it from a copy") from None
+    return card_from_attributes(attributes)
+
+
+def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
+    """Every stored object is the one in the manifest, none is missing or too many, and the manifest is the card's.
+
+    ``root`` is the group's own metadata document, which may not be in its place yet.
+    """
+    if card.manifest is None:
+        raise VerificationFailed("the card has no manifest; the release was never complete")
+    entries = parse_manifest(place.read(f"{MANIFEST_ARRAY}/c/0") or b"")
+    if merkle_root(entries) != card.manifest.root or len(entries) != card.manifest.objects:
+        raise VerificationFailed("the manifest is not the one on the card: its Merkle root differs")
+    expected = {entry.key: entry for entry in entries}
+    own = manifest_documents(entries)
+    stored = {name for name, _, _ in place.listing()} | {ROOT}
+    for name in sorted(stored - set(expected) - set(own)):
+        raise VerificationFailed(f"{name!r} is stored beside the release but not in its manifest: it was added later")
+    for name in sorted(set(expected) | set(own)):
+        if name not in stored:
+            raise VerificationFailed(f"{name!r} is missing; restore it from a copy")
+    for name, content in own.items():
+        if place.read(name) != content:
+            raise VerificationFailed(f"{name!r} was changed after publication; restore it from a copy")
+    if root_document_digest(json.loads(root)) != expected.pop(ROOT).digest:
+        raise VerificationFailed("'zarr.json' of the group, which holds the card, was changed after publication")
+    for name, entry in expected.items():
+        with place.viewed(name) as content:
+            if content is None or content.size != entry.size or digest_of([content]) != entry.digest:
+                raise VerificationFailed(f"{name!r} was changed after publication: its BLAKE3 digest is not the manifest's")
+
+
+def _check_documents(place: Place, card: ReleaseCard, root: bytes) -> None:
+    """The metadata are those that follow from the card, and the group's copies of them are copies."""
+    document = json.loads(root)
+    if document["attributes"] != group_attributes(card, document["attributes"].get("dp_signature")):
+        raise VerificationFailed("the group's attributes do not follow from its card")
+    for path, copied in document.get("consolidated_metadata", {}).get("metadata", {}).items():
+        if json.loads(place.read(f"{path}/{ROOT}") or b"null") != copied:
+            raise VerificationFailed(f"the metadata of {path!r} and the group's copy of it differ; restore them from a copy")
+    facts = card.released
+    try:
+        layout = Layout(
+            name=facts.array,
+            shape=tuple(facts.shape),
+            chunks=tuple(facts.chunks),
+            shards=None if facts.shards is None else tuple(facts.shards),
+            dtype=facts.dtype,
+            codec=facts.codec,
+            dimension_names=tuple(facts.dimension_names),
         )
-    if digest_of(records) != card.manifest.digest:
-        raise VerificationFailed("the stored chunks are not those that were published: the manifest digest differs")
+        same = layout.metadata(array_attributes(card)) == open_group(place, consolidated=False)[facts.array].metadata.to_dict()
+    except Exception:
+        raise VerificationFailed(f"the group has no readable array {facts.array!r}, which its card names") from None
+    if not same:
+        raise VerificationFailed(f"the metadata of {facts.array!r} (shape, dtype, names, attributes) do not follow from the card")
 
 
-def _check_guarantee(card: ReleaseCard) -> None:
+def _card_arrays(place: Place) -> CardArrays:
+    """The arrays that the card refers to."""
+    group = open_group(place, consolidated=False)[CARD_ARRAYS]
+    return {name: np.asarray(array[...]) for name, array in group.arrays() if name != MANIFEST_ARRAY.rpartition("/")[2]}
+
+
+def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
+    """This very card was committed by a ledger that still holds what the card saw of it."""
+    dataset = card.composition.dataset
+    if not ledger.contains(dataset, _head_of(card)):
+        raise VerificationFailed(
+            f"the ledger does not hold entry {card.ledger.sequence} of dataset {dataset!r}, which the card names: it was restored"
+            " from an older copy, or it is another ledger"
+        )
+    record = ledger.named(card.release)
+    if record is None or record.last != "commit":
+        raise VerificationFailed("the ledger does not know the release as committed; ask its curator")
+    if record.card != card_text(card):
+        raise VerificationFailed("the ledger committed another card; the release was changed after publication")
+
+
+def card_statement(card: ReleaseCard) -> bytes:
+    """What the curator signs: the card as a whole, and with it the manifest's root and the ledger's head."""
+    if card.manifest is None:
+        raise VerificationFailed("the card has no manifest; the release was never complete")
+    digest = hashlib.sha256(card_text(card).encode()).hexdigest()
+    return release_statement(digest, card.manifest.root, _head_of(card))
+
+
+def _head_of(card: ReleaseCard) -> LedgerHead:
+    return LedgerHead(card.composition.dataset, card.ledger.sequence, card.ledger.hash)
+
+
+def check_signature(card: ReleaseCard, root: bytes, trust: PublicKey | None = None) -> None:
+    """The signature, where there is one, is over this card by the key that the card names; with ``trust``, by that very key."""
+    stored = json.loads(root)["attributes"].get("dp_signature")
+    if stored is None and card.signed_by is None:
+        if trust is not None:
+            raise VerificationFailed("the release is unsigned, so no key can vouch for it; ask its curator for a signed one")
+        return
+    if stored is None or card.signed_by is None:
+        raise VerificationFailed("the card and the signature beside it do not belong together: one of them was removed")
+    signature = SignatureFacts.from_dict(stored)
+    if signature.fingerprint != card.signed_by:
+        raise VerificationFailed(f"the signature is by {signature.fingerprint}, but the card names {card.signed_by}")
+    check_statement(signature, card_statement(card), trust)
+
+
+def _check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     """The numbers on the card follow from the parameters on it."""
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
     profile = profile_from_description({"name": verified.name, "configuration": verified.configuration})
@@ -101,9 +231,7 @@ def _check_guarantee(card: ReleaseCard) -> None:
         raise VerificationFailed("the verified guarantee does not follow from the profile on the card")
     if card.guarantee.certified != (found[1] <= claimed.delta):
         raise VerificationFailed("the card's verdict does not follow from its own numbers")
-    if "configuration" not in card.noise:  # too large for a card: its digest is there instead
-        return
-    noise, body = noise_from_description(card.noise), body_from_description(card.sensitivity.body)
+    body = body_from_description(card.sensitivity.body)
     if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=1e-9):
         raise VerificationFailed("the sensitivity on the card is not that of its body")
     query = card.query["name"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dpdask.ledger import Ledger, ReleaseRecord, open_ledger
 from dpdask.metadata import card_from_attributes, card_text
 from dpdask.noise.stream import random_bytes
 from dpdask.planning import ReleasePlan, make_plan, spec_digest
-from dpdask.published import published_card
+from dpdask.published import check_objects, check_signature, published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
 from dpdask.stages import OnProgress, Receipt, ReleaseRun, burn, conclude
@@ -85,10 +86,11 @@ def finish_published(spec: SpecLike) -> Receipt | None:
             return None
         staging = Staging.of(output, name)
         if card is None and record.open:
-            if not _is_ready(staging, record.card):
+            root = _ready_root(staging, record.card)
+            if root is None:
                 return None  # what is missing is written again, with the same noise
             _check_asked(parsed, record)
-            if not staging.publish():
+            if not staging.publish(root):
                 raise StoreError(f"output {parsed.output.url!r} is taken by something else; move it away and `dpdask resume`")
             card = published_card(output, name)
         if card is None or (not record.open and not staging.claimed()):
@@ -100,13 +102,20 @@ def finish_published(spec: SpecLike) -> Receipt | None:
         ledger.close()
 
 
-def _is_ready(staging: Staging, card: str | None) -> bool:
-    """Whether the staging holds the complete release that the ledger knows as about to be published."""
-    ready = staging.ready()
+def _ready_root(staging: Staging, card: str | None) -> bytes | None:
+    """The root document of a staged release that is complete: every object the one in the card that the ledger keeps."""
+    root = staging.ready()
+    if root is None:
+        return None
     try:
-        return ready is not None and card_text(card_from_attributes(ready)) == card
-    except VerificationFailed:
-        return False
+        found = card_from_attributes(json.loads(root)["attributes"])
+        if card_text(found) != card:
+            return None
+        check_objects(staging.data, found, root)
+        check_signature(found, root)
+    except (VerificationFailed, ValueError, KeyError, TypeError):
+        return None
+    return root
 
 
 @contextlib.contextmanager

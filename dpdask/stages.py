@@ -2,31 +2,51 @@
 
     prepare -> reserve (charged) -> key -> tiles -> verify -> publish -> commit
 
-Nothing is charged before the source was read through once where it can fail; no noisy byte exists before the charge. A crash
-leaves the charge, the key in the ledger and the finished tiles in staging, from where another run goes on and replays.
+Nothing is charged before the source was read through once where it can fail, and before every document of the release was built
+once; no noisy byte exists before the charge. A crash leaves the charge, the key in the ledger and the finished tiles in staging,
+from where another run goes on and replays. Staging lies outside the trust boundary: what is read back from it is sealed under
+the release's key or checked against the ledger, and counts as missing otherwise.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpdask import execute
-from dpdask.cards import make_card
+from dpdask.card_arrays import CardArrays, noise_arrays
+from dpdask.cards import Charge, make_card
 from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.execute import Progress
-from dpdask.ledger import Ledger, ReleaseRecord
-from dpdask.metadata import ReleaseCard, array_attributes, card_text, group_attributes
+from dpdask.ledger import Ledger, LedgerHead, ReleaseRecord
+from dpdask.metadata import Manifest, ReleaseCard, array_attributes, card_text, group_attributes
 from dpdask.planning import ReleasePlan, component_with_directions, spec_digest
-from dpdask.published import published_card
+from dpdask.published import card_statement, published_card
+from dpdask.signing import KEY_VARIABLE, SigningKey, fingerprint, load_signing_key, sign_statement
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import ChunkRecord, Coordinate, LocalPlace, Staging, digest_of_bytes, release_documents
+from dpdask.store import (
+    ROOT,
+    Coordinate,
+    LocalPlace,
+    ManifestEntry,
+    Staging,
+    document_entries,
+    manifest_documents,
+    merkle_root,
+    release_documents,
+    with_attributes,
+)
 
 __all__ = ["OnProgress", "Receipt", "ReleaseRun", "burn", "conclude"]
 
 _SEGMENT_SECONDS = 2.0
+_STAGING = "staging"  # what the seal of staged documents is for
+_DIRECTIONS = "directions"
 
 OnProgress = Callable[[Progress], None]
 
@@ -81,8 +101,11 @@ class ReleaseRun:
         self._prepared = execute.Prepared()
         self._coordinates: list[Coordinate] = []
         self._public: dict[str, Any] = {}
+        self._arrays: CardArrays = {}
+        self._signing_key: SigningKey | None = None
         self._key: Any = None
-        self._records: dict[str, ChunkRecord] = {}
+        self._entries: dict[str, ManifestEntry] = {}
+        self._earlier: set[str] = set()
 
     def __repr__(self) -> str:
         return "<ReleaseRun>"
@@ -107,6 +130,8 @@ class ReleaseRun:
         self._prepared = execute.prepare(self.cluster, made, made.data, self.on_progress)
         self._coordinates = _coordinates(made)
         self._public = made.source.attributes(made.spec.publish.attributes)
+        self._signing_key = load_signing_key()
+        self._check_publishable()
         if self._prepared.clips or self._prepared.answers or not made.source.plain:  # that took its time
             _check_unchanged(made, self._ledger, self._staging)
 
@@ -155,34 +180,52 @@ class ReleaseRun:
                 raise
 
     def _turn(self, prepared: execute.Prepared) -> None:
-        """Turn the noise along DP directions, found once and kept, so that a retry turns the same way."""
-        kept = self._staging.settled("directions.json")
+        """Turn the noise along DP directions, settled once in the ledger, so that a retry turns the same way."""
+        release = self.plan.fingerprint
+        kept = self._ledger.settled(release, _DIRECTIONS)
         if kept is None:
             found = execute.compute_directions(self.cluster, self.plan, prepared, self._key, self._staging, self.on_progress)
-            kept = self._staging.settle("directions.json", {"directions": found})  # another run's may differ in the last bits
-        self._data = component_with_directions(self.plan, kept["directions"])
+            kept = self._ledger.settle(release, _DIRECTIONS, json.dumps(found))  # another run's may differ in the last bits
+        directions = json.loads(kept)
+        self._data = component_with_directions(self.plan, directions)
+        self._arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
 
     def _write_all(self) -> None:
         """All tiles into staging; finished ones are recorded every two seconds, if the release was not closed meanwhile."""
-        segment, found = self._staging.recorded()
-        self._records = {record[0]: record for record in found}
-        fresh: list[ChunkRecord] = []
+        seal = self._key.seal(_STAGING)
+        self._entries = {entry.key: entry for entry in self._staging.recorded(seal)}
+        self._earlier = set(self._entries)
+        fresh: list[ManifestEntry] = []
         noted = time.monotonic()
-        for records in self._tiles(set(self._records)):
-            fresh += records
+        for entries in self._tiles(self._earlier):
+            fresh += entries
             if time.monotonic() - noted > _SEGMENT_SECONDS:
                 _check_open(self.plan, self._ledger)
-                self._staging.record(segment, fresh)
-                segment, fresh, noted = segment + 1, [], time.monotonic()
+                self._staging.record(fresh, seal)
+                fresh, noted = [], time.monotonic()
         if fresh:
-            self._staging.record(segment, fresh)
+            self._staging.record(fresh, seal)
 
-    def _tiles(self, done: set[str]) -> Iterator[list[ChunkRecord]]:
-        """Write every tile that is not done, and remember its records."""
+    def _tiles(self, done: set[str]) -> Iterator[list[ManifestEntry]]:
+        """Write every tile that is not done, and remember its entries; what lies in the way of one is removed, once."""
+        conflicts: list[str] = []
+        for written in self._written(done):
+            conflicts += written.conflicts
+            yield written.entries
+        if not conflicts:
+            return
+        _check_unchanged(self.plan, self._ledger, self._staging)
+        self._staging.remove(conflicts)
+        for written in self._written(set(self._entries) - set(conflicts)):
+            if written.conflicts:
+                raise StoreError("something else writes to the staging beside the output; stop that and `dpdask resume`")
+            yield written.entries
+
+    def _written(self, done: set[str]) -> Iterator[execute.Written]:
         work = (self.cluster, self.plan, self._data, self._prepared, self._key, self._staging, done, self.on_progress)
-        for records in execute.write(*work):
-            self._records.update((record[0], record) for record in records)
-            yield records
+        for written in execute.write(*work):
+            self._entries.update((entry.key, entry) for entry in written.entries)
+            yield written
 
     def verify(self) -> None:
         """Every staged unit is there, decodes and is the one recorded; the source is still the same."""
@@ -198,19 +241,22 @@ class ReleaseRun:
         _check_unchanged(self.plan, self._ledger, self._staging)
 
     def _verify_all(self) -> None:
-        """Every unit is there, decodes and has its checksum; damaged ones are written again, once."""
-        bad = execute.verify(self.cluster, self.plan, self._staging, self._records, self.on_progress)
+        """Every unit is there and decodes; those of earlier runs are the recorded ones. Bad ones are written again, once."""
+        bad = self._bad_units()
         if bad:
             _check_unchanged(self.plan, self._ledger, self._staging)
-            for _ in self._tiles(set(self._records) - set(bad)):
-                pass
-            segment, _ = self._staging.recorded()
-            self._staging.record(segment, self._records.values())
-            bad = execute.verify(self.cluster, self.plan, self._staging, self._records, self.on_progress)
+            self._staging.remove(bad)
+            self._earlier -= set(bad)
+            fresh = [entry for entries in self._tiles(set(self._entries) - set(bad)) for entry in entries]
+            self._staging.record(fresh, self._key.seal(_STAGING))
+            bad = self._bad_units()
         if bad:
             raise VerificationFailed(
                 f"{len(bad)} staged chunks cannot be read back; check the output's disk and `dpdask resume`"
             )
+
+    def _bad_units(self) -> list[str]:
+        return execute.verify(self.cluster, self.plan, self._staging, self._entries, self._earlier, self.on_progress)
 
     def publish(self) -> Receipt:
         """Make the release visible at once, and commit it."""
@@ -227,26 +273,67 @@ class ReleaseRun:
         return self.receipt
 
     def _make_visible(self) -> ReleaseCard:
-        made = self.plan
-        chunks = _everything(made, self._records, self._coordinates)
-        self._staging.check_alone(chunks)
-        asked = make_card(made, self._data, _check_open(made, self._ledger), chunks)
-        card = ReleaseCard.model_validate_json(self._ledger.publish(made.fingerprint, card_text(asked)))
-        if card.manifest != asked.manifest:
+        plan = self.plan
+        record = _check_open(plan, self._ledger)
+        card, documents = self._complete(self._card(record) if record.card is None else _noted_card(record.card))
+        noted = _noted_card(self._ledger.publish(plan.fingerprint, card_text(card)))
+        if card_text(noted) != card_text(card):  # another run of this release was first; or an earlier one, and this one built it anew
+            card, documents = self._complete(noted)
+        if card_text(noted) != card_text(card):
             raise ReleaseError(
                 "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
             )
-        documents = release_documents(
-            made.layout,
-            group_attributes=group_attributes(card),
-            array_attributes=array_attributes(card, self._public),
-            coordinates=self._coordinates,
-        )
-        self._staging.make_ready(documents)
+        self._staging.make_ready(documents, set(documents) | set(self._entries))
         self.on_progress(Progress("ready", 1, 1))
-        if not self._staging.publish():
-            raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
+        if not self._staging.publish(documents[ROOT]):
+            raise StoreError(f"output {plan.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
         return card
+
+    def _card(self, record: ReleaseRecord) -> ReleaseCard:
+        """The card of the charged release, but for its manifest."""
+        charge = Charge(
+            reserved_at=record.reserved_at,
+            total=record.total,
+            cumulative_epsilon=record.cumulative.epsilon(record.total.delta),
+            head=self._ledger.head(record.dataset),
+        )
+        return self._make_card(charge)
+
+    def _make_card(self, charge: Charge) -> ReleaseCard:
+        signed_by = None if self._signing_key is None else fingerprint(self._signing_key.public)
+        return make_card(self.plan, self._data, charge, name=self.name, attributes=self._public, signed_by=signed_by)
+
+    def _check_publishable(self) -> None:
+        """Build everything that publication needs, with what is known before the charge: what cannot be built is refused now."""
+        budget, dataset = self.plan.spec.privacy.budget(), self.plan.spec.budget.dataset
+        head = LedgerHead(dataset, 1, "0" * 64)
+        self._complete(self._make_card(Charge(reserved_at="", total=budget, cumulative_epsilon=budget.epsilon, head=head)))
+
+    def _complete(self, card: ReleaseCard) -> tuple[ReleaseCard, dict[str, bytes]]:
+        """The card with its manifest, and every document of the release."""
+        bare = card.model_copy(update={"manifest": None})
+        documents = release_documents(
+            self.plan.layout,
+            group_attributes=group_attributes(bare),
+            array_attributes=array_attributes(bare),
+            coordinates=self._coordinates,
+            card_arrays={**noise_arrays(self._data.fitted.recipe.noise.describe())[1], **self._arrays},
+        )
+        entries = [*self._entries.values(), *document_entries(documents)]
+        complete = bare.model_copy(update={"manifest": Manifest(root=merkle_root(entries), objects=len(entries))})
+        root = with_attributes(documents[ROOT], group_attributes(complete, self._signature(complete)))
+        return complete, {**documents, **manifest_documents(entries), ROOT: root}
+
+    def _signature(self, card: ReleaseCard) -> dict[str, str] | None:
+        """The signature over a complete card, by the key that the card names."""
+        if card.signed_by is None:
+            return None
+        if self._signing_key is None or fingerprint(self._signing_key.public) != card.signed_by:
+            raise ReleaseError(
+                f"the release is to be signed by {card.signed_by}, which is not the configured key; set {KEY_VARIABLE} to that"
+                " key's file and `dpdask resume`"
+            )
+        return sign_statement(self._signing_key, card_statement(card)).to_dict()
 
     def _overtaken(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first: then that is our receipt."""
@@ -299,11 +386,12 @@ def _coordinates(made: ReleasePlan) -> list[Coordinate]:
     return found
 
 
-def _everything(made: ReleasePlan, records: dict[str, ChunkRecord], coordinates: list[Coordinate]) -> list[ChunkRecord]:
-    """The records of all stored chunks, those of coordinates included."""
-    documents = release_documents(made.layout, group_attributes={}, array_attributes={}, coordinates=coordinates)
-    others = [(n, len(c), digest_of_bytes([c])) for n, c in documents.items() if not n.endswith("zarr.json")]
-    return [*records.values(), *others]
+def _noted_card(text: str) -> ReleaseCard:
+    """A card as the ledger keeps it."""
+    try:
+        return ReleaseCard.model_validate_json(text)
+    except ValueError:
+        raise ReleaseError("the release was completed by another version of dpdask; restore that, or `dpdask abort`") from None
 
 
 def conclude(spec: ReleaseSpec, ledger: Ledger, staging: Staging, fingerprint: str, card: ReleaseCard) -> Receipt:

@@ -2,5 +2,6 @@
 
 from dpdask.execute.cluster import connect
 from dpdask.execute.driver import OnProgress, Prepared, Progress, compute_directions, prepare, verify, write
+from dpdask.execute.tasks import Written
 
-__all__ = ["OnProgress", "Prepared", "Progress", "compute_directions", "connect", "prepare", "verify", "write"]
+__all__ = ["OnProgress", "Prepared", "Progress", "Written", "compute_directions", "connect", "prepare", "verify", "write"]

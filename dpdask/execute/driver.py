@@ -18,10 +18,10 @@ from dpdask.errors import ClusterError, DpdaskError
 from dpdask.execute import tasks
 from dpdask.execute.cluster import version
 from dpdask.noise.stream import ReleaseKey
-from dpdask.planning import FAN_IN, Component, ReleasePlan, needs_norm_pass, records_at_once, tile_bytes
+from dpdask.planning import FAN_IN, Component, ReleasePlan, needs_norm_pass, recipe_digest, records_at_once, tile_bytes
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, SummedQuery
-from dpdask.store import ChunkRecord, Staging
+from dpdask.store import ManifestEntry, Staging
 from dpdask.tiling import Index
 
 __all__ = ["OnProgress", "Prepared", "Progress", "compute_directions", "prepare", "verify", "write"]
@@ -169,7 +169,7 @@ def _job(plan: ReleasePlan, component: Component, key: ReleaseKey, staging: Stag
         query=component.query,
         fitted=component.fitted,
         key=key.travelling(),
-        fingerprint=plan.fingerprint,
+        binding=recipe_digest(plan.fingerprint, component),
         component=component.name,
     )
 
@@ -183,8 +183,8 @@ def write(
     staging: Staging,
     done: set[str],
     on_progress: OnProgress,
-) -> Iterator[list[ChunkRecord]]:
-    """Release every tile that is not done yet; yields the records of finished tiles as they come."""
+) -> Iterator[tasks.Written]:
+    """Release every tile that is not done yet; yields what finished tasks wrote as they come."""
     tiling = component.tiling
     total = int(np.prod(plan.layout.units))
     missing = [
@@ -196,9 +196,9 @@ def write(
     on_progress(Progress("tiles", finished, total))
     job = _job(plan, component, key, staging)
     calls = ((tasks.write_tiles, (job, *batch)) for batch in _batches(client, plan, component, prepared, missing))
-    for records in _run(client, calls):
-        finished += len(records)
-        yield records
+    for written in _run(client, calls):
+        finished += len(written.entries)
+        yield written
         on_progress(Progress("tiles", finished, total))
 
 
@@ -230,11 +230,20 @@ def _batches(
 
 
 def verify(
-    client: Any, plan: ReleasePlan, staging: Staging, records: dict[str, ChunkRecord], on_progress: OnProgress
+    client: Any,
+    plan: ReleasePlan,
+    staging: Staging,
+    entries: dict[str, ManifestEntry],
+    earlier: set[str],
+    on_progress: OnProgress,
 ) -> list[str]:
-    """Read every staged unit again: the keys of those that are missing or damaged."""
+    """Read every staged unit again: the keys of those that are missing or damaged.
+
+    Of those that an ``earlier`` run wrote, the digest is computed again too.
+    """
     layout = plan.layout
-    units = [(index, records[layout.key(index)]) for index in layout.indices()]
+    keys = ((index, layout.key(index)) for index in layout.indices())
+    units = [(index, entries[key], key in earlier) for index, key in keys]
     most = max(1, min(4 * plan.spec.compute.task_size // max(1, layout.unit_bytes), len(units) // (4 * _window(client)) or 1))
     pieces = [units[first : first + most] for first in range(0, len(units), most)]
     bad: list[str] = []

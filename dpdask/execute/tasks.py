@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from dpdask.noise.radii import chunk_radii
 from dpdask.noise.recipes import Tile
 from dpdask.noise.stream import ReleaseKey, TravellingKey
 from dpdask.queries import Clip, Fitted, Query, SummedQuery
-from dpdask.store import Box, ChunkRecord, Layout, SourceArray, Staging
+from dpdask.store import Box, Layout, ManifestEntry, SourceArray, Staging
 from dpdask.tiling import Index, Tiling
 
 __all__ = [
     "Sealed",
     "TileJob",
+    "Written",
     "add_up",
     "check_source",
     "check_units",
@@ -92,9 +93,16 @@ def _discreet(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+class Written(NamedTuple):
+    """What a task wrote: the entries of its write units, and the keys of those where other bytes lay already."""
+
+    entries: list[ManifestEntry]
+    conflicts: list[str]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TileJob:
-    """What all tile tasks of a component share."""
+    """What all tile tasks of a component share. ``binding`` is the digest of the recipe that their noise is drawn for."""
 
     source: SourceArray
     staging: Staging
@@ -103,7 +111,7 @@ class TileJob:
     query: Query
     fitted: Fitted
     key: TravellingKey
-    fingerprint: str
+    binding: str
     component: str
 
     def __repr__(self) -> str:
@@ -184,11 +192,11 @@ def add_up(*parts: Sealed) -> Sealed:
 @_discreet
 def write_tiles(
     job: TileJob, indices: Sequence[Index], first_record: int = 0, factors: Sealed | None = None, answer: Sealed | None = None
-) -> list[ChunkRecord]:
+) -> Written:
     """Release some tiles into staging."""
     key = job.key.arrive()
     radii = _radii(job, key)
-    records: list[ChunkRecord] = []
+    written = Written([], [])
     for index in indices:
         box = job.tiling.box(index)
         shape = tuple(part.stop - part.start for part in box)
@@ -201,11 +209,20 @@ def write_tiles(
             shrink = None
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
-            records += _write_symmetric(job, key, index, block, released, radii)
-            continue
+            released = _symmetrised(job, key, index, block, released, radii)
         for unit, inner in job.tiling.units(index):
-            records.append(job.staging.put(job.layout, unit, released[inner]))
-    return records
+            _put(job, unit, released[inner], written)
+            if job.query.symmetric and index[0] != index[1]:
+                _put(job, unit[::-1], np.ascontiguousarray(released[inner].T), written)
+    return written
+
+
+def _put(job: TileJob, unit: Index, block: np.ndarray[Any, Any], written: Written) -> None:
+    entry = job.staging.put(job.layout, unit, block)
+    if entry is None:
+        written.conflicts.append(job.layout.key(unit))
+    else:
+        written.entries.append(entry)
 
 
 def _factors(job: TileJob, box: Box, block: np.ndarray[Any, Any], first: int, factors: Sealed | None) -> Any:
@@ -226,30 +243,24 @@ def _released(
     plain = dtype.kind == "i" or (job.query.divisor == 1 and not job.query.symmetric)
     kind = dtype if plain else np.dtype(np.float64)
     out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
-    stream = key.tile(fingerprint=bytes.fromhex(job.fingerprint), component=job.component, index=index)
+    stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=job.component, index=index)
     job.fitted.recipe.release(Tile(values=block, box=box, stream=stream, factors=factors, radius=radius), out)
     if not plain:
         out /= job.query.divisor
     return out if job.query.symmetric else out.astype(dtype, copy=False)
 
 
-def _write_symmetric(
+def _symmetrised(
     job: TileJob, key: ReleaseKey, index: Index, block: Any, released: Any, radii: dict[Index, float]
-) -> list[ChunkRecord]:
-    """(Y + Y')/2: a tile averages its own noise with that of its mirror image, and writes both."""
+) -> np.ndarray[Any, Any]:
+    """(Y + Y')/2: a tile's own noise averaged with that of its mirror image."""
     mirror = index[::-1]
-    if mirror == index:
-        other = released
-    else:
+    other = released
+    if mirror != index:
         across = tuple(job.tiling.box(mirror))
         other = _released(job, key, mirror, across, np.ascontiguousarray(block.T), None, radii.get(mirror))
-    average = ((released + other.T) / 2).astype(job.layout.dtype)
-    records = []
-    for unit, inner in job.tiling.units(index):
-        records.append(job.staging.put(job.layout, unit, average[inner]))
-        if mirror != index:
-            records.append(job.staging.put(job.layout, unit[::-1], np.ascontiguousarray(average[inner].T)))
-    return records
+    average: np.ndarray[Any, Any] = ((released + other.T) / 2).astype(job.layout.dtype)
+    return average
 
 
 def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
@@ -260,7 +271,7 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
     indices = list(np.ndindex(*job.tiling.counts))
     sizes = [math.prod(part.stop - part.start for part in job.tiling.box(index)) for index in indices]
     drawn = chunk_radii(
-        key, fingerprint=bytes.fromhex(job.fingerprint), component=job.component, law=noise.law, chunk_sizes=sizes
+        key, fingerprint=bytes.fromhex(job.binding), component=job.component, law=noise.law, chunk_sizes=sizes
     )
     return dict(zip(indices, drawn.tolist(), strict=True))
 
@@ -277,6 +288,6 @@ def noisy_answer(job: TileJob, answer: Sealed) -> np.ndarray[Any, Any]:
 
 
 @_discreet
-def check_units(staging: Staging, layout: Layout, units: Sequence[tuple[Index, ChunkRecord]]) -> list[str]:
-    """The keys of staged units that are missing, damaged or not the ones recorded."""
-    return [record[0] for index, record in units if not staging.check(layout, index, record)]
+def check_units(staging: Staging, layout: Layout, units: Sequence[tuple[Index, ManifestEntry, bool]]) -> list[str]:
+    """The keys of staged units that are missing or damaged or, where their digest is asked for, not the ones recorded."""
+    return [entry.key for index, entry, digest in units if not staging.check(layout, index, entry, digest=digest)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -19,12 +20,14 @@ from typing import Any, NoReturn
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["ReleaseKey", "TileStream", "TravellingKey", "Words", "random_bytes"]
+__all__ = ["ReleaseKey", "Seal", "TileStream", "TravellingKey", "Words", "random_bytes"]
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 _PERSON = b"dpdask-tile-v1"
+_SEAL_PERSON = b"dpdask-seal-v1"
 _ZEROS = bytes(1 << 18)
+_CODE_SIZE = 32
 _REFINE = 1 << 120
 _REFINE_BLOCKS = 1 << 32  # per word
 
@@ -68,6 +71,10 @@ class ReleaseKey:
         message = fingerprint + struct.pack(f"<I{len(name)}sI{len(index)}Q", len(name), name, len(index), *index)
         return TileStream(hashlib.blake2b(message, key=self._secret, digest_size=32, person=_PERSON).digest())
 
+    def seal(self, purpose: str) -> Seal:
+        """What marks documents outside the trust boundary as this release's own; its subkey draws no noise."""
+        return Seal(hashlib.blake2b(purpose.encode(), key=self._secret, digest_size=32, person=_SEAL_PERSON).digest())
+
     def __repr__(self) -> str:
         return "<ReleaseKey redacted>"
 
@@ -86,6 +93,34 @@ class ReleaseKey:
 
     def __getstate__(self) -> NoReturn:
         raise TypeError("a release key is not copied by accident; send key.travelling()")
+
+
+class Seal:
+    """A message authentication code (keyed BLAKE2b) in front of a document, bound to the document's name."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def close(self, name: str, content: bytes) -> bytes:
+        """``content`` with its code in front."""
+        return self._code(name, content) + content
+
+    def open(self, name: str, sealed: bytes) -> bytes | None:
+        """The content, None unless it was sealed by this very key under this very name."""
+        code, content = sealed[:_CODE_SIZE], sealed[_CODE_SIZE:]
+        return content if hmac.compare_digest(code, self._code(name, content)) else None
+
+    def _code(self, name: str, content: bytes) -> bytes:
+        named = struct.pack("<I", len(name.encode())) + name.encode()
+        return hashlib.blake2b(named + content, key=self._secret, digest_size=_CODE_SIZE).digest()
+
+    def __repr__(self) -> str:
+        return "<Seal redacted>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a seal holds a key and is not pickled; derive it again on the other side")
 
 
 class TravellingKey:

@@ -1,7 +1,7 @@
 """Plans: everything that is decided before a release is charged."""
 
 from dpdask.planning.components import component_with_directions
-from dpdask.planning.fingerprint import software_versions, spec_digest
+from dpdask.planning.fingerprint import recipe_digest, software_versions, spec_digest
 from dpdask.planning.make import make_plan
 from dpdask.planning.memory import FAN_IN, records_at_once, tile_bytes
 from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
@@ -13,6 +13,7 @@ __all__ = [
     "component_with_directions",
     "make_plan",
     "needs_norm_pass",
+    "recipe_digest",
     "records_at_once",
     "software_versions",
     "spec_digest",

@@ -13,7 +13,7 @@ from dpdask.planning.plan import Component
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout
 
-__all__ = ["fingerprint", "software_versions", "spec_digest"]
+__all__ = ["fingerprint", "recipe_digest", "software_versions", "spec_digest"]
 
 
 def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: Component | None, layout: Layout) -> str:
@@ -30,6 +30,17 @@ def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: C
     if isinstance(data.fitted.recipe.noise, SphericalNoise):  # radii and stretches are floating point
         facts["scipy"] = importlib.metadata.version("scipy")
     return _digest(facts)
+
+
+def recipe_digest(release: str, component: Component) -> str:
+    """What a component's noise is drawn for: the release, and the noise and grid that are really used.
+
+    Directions that were found on the way are part of it. So the same integers are never added along other axes or on another
+    grid, whatever a resumed run was made to believe: another recipe draws other noise.
+    """
+    fitted = component.fitted
+    grid = fitted.recipe.describe() | fitted.describe_records()
+    return _digest({"release": release, "noise": _digest(fitted.recipe.noise.describe()), "grid": grid})
 
 
 def spec_digest(spec: ReleaseSpec) -> str:

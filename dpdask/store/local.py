@@ -10,7 +10,7 @@ import mmap
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,26 @@ class LocalPlace(Place):
 
     def write(self, name: str, content: Any) -> None:
         """A file of the scratch folder, renamed; ``content`` may be bytes or a list of buffers."""
-        target = f"{self.path}/{name}"
+        with self._temporary(content, durable=False) as temporary:
+            _in_folder(os.replace, temporary, f"{self.path}/{name}")
+
+    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
+        """A file of the scratch folder, renamed by a call that fails if there is one already.
+
+        A ``durable`` one survives a power cut; others are made so all at once, by :meth:`flush`.
+        """
+        with self._temporary(content, durable=durable) as temporary:
+            try:
+                _in_folder(_rename_new, temporary, f"{self.path}/{name}")
+            except FileExistsError:
+                return False
+        if durable:
+            _sync_folder(self.path)
+        return True
+
+    @contextlib.contextmanager
+    def _temporary(self, content: Any, *, durable: bool) -> Iterator[str]:
+        """A new file in the scratch folder, gone at the end unless it was renamed."""
         temporary = f"{self.scratch or self.path}/{_temporary_name()}"
         try:
             descriptor = os.open(temporary, _NEW_FILE, 0o644)
@@ -79,36 +98,19 @@ class LocalPlace(Place):
                     size += len(view)
                     while view:
                         view = view[os.write(descriptor, view) :]
-                if size >= _LARGE_FILE:
+                if durable:
+                    os.fsync(descriptor)
+                elif size >= _LARGE_FILE:
                     _begin_writeback(descriptor)
             finally:
                 os.close(descriptor)
-            try:
-                os.replace(temporary, target)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.replace(temporary, target)
-        except OSError:
+            yield temporary
+        except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-
-    def create(self, name: str, content: bytes) -> bool:
-        """A temporary file, hard-linked into place, which fails if there is one already; it survives a power cut."""
-        temporary = f"{self.path}/{_temporary_name()}"
-        try:
-            with open(temporary, "xb") as opened:
-                opened.write(content)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.link(temporary, f"{self.path}/{name}")
-        except FileExistsError:
-            return False
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-        _sync_folder(self.path)
-        return True
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
     def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
         """Sizes, modification times and inode numbers of all files."""
@@ -227,22 +229,12 @@ class LocalPlace(Place):
 
     def move_to(self, target: LocalPlace) -> bool:
         """Rename this folder to ``target``, atomically and only if nothing is there; whether it did."""
-        libc = _libc()
-        if hasattr(libc, "renameat2"):
-            done = libc.renameat2(_AT_FDCWD, os.fsencode(self.path), _AT_FDCWD, os.fsencode(target.path), _NOREPLACE)
-            if done == 0:
-                _sync_folder(target.path.parent)
-                return True
-            code = ctypes.get_errno()
-            if code in (errno.EEXIST, errno.ENOTEMPTY):
-                return False
-            if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-                raise OSError(code, os.strerror(code))
         try:
-            os.mkdir(target.path)  # ours alone; renaming onto an empty folder of our own replaces nobody's
+            if not _renamed(str(self.path), str(target.path)):
+                os.mkdir(target.path)  # ours alone; renaming onto an empty folder of our own replaces nobody's
+                os.rename(self.path, target.path)
         except FileExistsError:
             return False
-        os.rename(self.path, target.path)
         _sync_folder(target.path.parent)
         return True
 
@@ -284,6 +276,34 @@ def _stamp(facts: os.stat_result) -> str:
 @functools.cache
 def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
+
+
+def _in_folder(rename: Callable[[str, str], None], temporary: str, target: str) -> None:
+    """Rename a file to a name whose folder may not be there yet."""
+    try:
+        rename(temporary, target)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        rename(temporary, target)
+
+
+def _rename_new(temporary: str, target: str) -> None:
+    """Rename a file; :class:`FileExistsError` if there is one of that name."""
+    if not _renamed(temporary, target):
+        os.link(temporary, target)
+
+
+def _renamed(old: str, new: str) -> bool:
+    """Rename unless ``new`` exists (:class:`FileExistsError`); False where the system has no such call."""
+    libc = _libc()
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(_AT_FDCWD, os.fsencode(old), _AT_FDCWD, os.fsencode(new), _NOREPLACE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(errno.EEXIST if code == errno.ENOTEMPTY else code, os.strerror(code))
 
 
 def _begin_writeback(descriptor: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpdask.errors import StoreError
-from dpdask.store.place import Place
+from dpdask.store.place import Place, joined
 
 __all__ = ["MemoryPlace", "ObjectPlace"]
 
@@ -51,15 +51,15 @@ class ObjectPlace(Place):
         import obstore
 
         with _plain_errors():
-            obstore.put(self._store(), name, b"".join(content) if isinstance(content, list) else bytes(content))
+            obstore.put(self._store(), name, joined(content))
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
         """A conditional put."""
         import obstore
 
         with _plain_errors():
             try:
-                obstore.put(self._store(), name, content, mode="create")
+                obstore.put(self._store(), name, joined(content), mode="create")
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
                 return False
             return True
@@ -145,9 +145,9 @@ class MemoryPlace(Place):
     def write(self, name: str, content: Any) -> None:
         """Put the bytes."""
         files, root = self._paths()
-        files.pipe_file(f"{root}/{name}", b"".join(content) if isinstance(content, list) else bytes(content))
+        files.pipe_file(f"{root}/{name}", joined(content))
 
-    def create(self, name: str, content: bytes) -> bool:
+    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
         """Put the bytes if there are none."""
         if self.read(name) is not None:
             return False

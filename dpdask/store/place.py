@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Place"]
+__all__ = ["Place", "joined"]
+
+
+def joined(content: Any) -> bytes:
+    """Bytes, or a list of buffers, as bytes."""
+    return b"".join(content) if isinstance(content, list) else bytes(content)
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,11 +38,14 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def write(self, name: str, content: Any) -> None:
-        """Put an object, whole or not at all; an older one is replaced."""
+        """Put an object, bytes or a list of buffers, whole or not at all; an older one is replaced."""
 
     @abc.abstractmethod
-    def create(self, name: str, content: bytes) -> bool:
-        """Put an object only if there is none; whether it did."""
+    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
+        """Put an object, bytes or a list of buffers, only if there is none; whether it did.
+
+        Where writing survives a power cut only at a price, one that is not ``durable`` waits for :meth:`flush`.
+        """
 
     @abc.abstractmethod
     def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:

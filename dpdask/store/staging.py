@@ -1,49 +1,40 @@
 """From staged chunks to a published group: all or nothing, and never over something that exists.
 
 A claim beside the output says which release is under way to it; everything else that a release stages (finished chunks, their
-list, noise directions) lies under its own name, so that no release ever takes up what another one left. On a local filesystem
+list) lies under its own name, so that no release ever takes up what another one left. On a local filesystem
 chunks are staged there too and the finished group is renamed into place; on an object store they go straight to their keys,
 each only if absent, and stay invisible to readers until the root metadata, put last.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import hashlib
+import itertools
 import json
-import warnings
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dpdask.errors import ClaimDamaged, StoreError, VerificationFailed
-from dpdask.store.layout import ChunkRecord, Layout, digest_of_bytes
+from dpdask.errors import ClaimDamaged, StoreError
+from dpdask.noise.stream import Seal
+from dpdask.store.documents import ROOT
+from dpdask.store.layout import Layout
 from dpdask.store.local import LocalPlace
+from dpdask.store.manifest import ManifestEntry, digest_of
 from dpdask.store.place import Place
 
-__all__ = [
-    "Coordinate",
-    "Staging",
-    "digest_of",
-    "drop_claim",
-    "open_group",
-    "read_chunk_records",
-    "release_documents",
-    "release_under_way",
-]
+__all__ = ["Staging", "drop_claim", "open_group", "release_under_way"]
 
 SUFFIX = ".dpdask-staging"
+_NAME = re.compile(r"[0-9a-f]{32}")
 _CLAIM = "release.json"
-_ROOT = "zarr.json"
 _FOREIGN = (
     "the output holds something that is not of this release: something else writes to it, or it was damaged; stop that, `dpdask"
     " abort`, and publish elsewhere"
 )
-
-Coordinate = tuple[str, np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]
 
 
 def release_under_way(output: Place) -> str | None:
@@ -52,12 +43,15 @@ def release_under_way(output: Place) -> str | None:
     if content is None:
         return None
     try:
-        return str(json.loads(content)["release"])
+        name = str(json.loads(content)["release"])
     except (ValueError, KeyError, TypeError):
+        name = ""
+    if not _NAME.fullmatch(name):  # a planted one could lead anywhere
         raise ClaimDamaged(
             "the note beside the output that a release is under way is damaged; `dpdask abort` removes it, and `dpdask run`"
             " goes on with what was charged"
-        ) from None
+        )
+    return name
 
 
 def drop_claim(output: Place) -> None:
@@ -107,104 +101,105 @@ class Staging:
         """Whether the output is claimed for this release."""
         return release_under_way(self.output) == self.name
 
-    def settle(self, name: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Keep a document, unless there is one: what is kept, which is the same for everyone who asks."""
-        content = json.dumps(document).encode()
+    def put(self, layout: Layout, index: tuple[int, ...], block: np.ndarray[Any, Any]) -> ManifestEntry | None:
+        """Encode and store one write unit where there is none; None where other bytes than these are there already.
+
+        A retry finds its own bytes. Nothing is ever replaced: what differs was damaged or planted, or its writer saw another
+        source, and only the driver may decide to :meth:`remove` it.
+        """
+        key, buffers = layout.key(index), layout.encode(index, block)
+        entry = ManifestEntry(key, sum(len(buffer) for buffer in buffers), digest_of(buffers))
         try:
-            if self.work.create(name, content):
-                return document
+            if self.data.create(key, buffers, durable=False):
+                return entry
         except OSError as error:
             raise _plain(error) from None
-        return self.settled(name) or document
+        with self.data.viewed(key) as stored:
+            same = stored is not None and (stored.size, digest_of([stored])) == (entry.size, entry.digest)
+        return entry if same else None
 
-    def settled(self, name: str) -> dict[str, Any] | None:
-        """A document kept by :meth:`settle`."""
-        content = self.work.read(name)
-        return None if content is None else json.loads(content)
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove staged units that are not what they should be, as long as the output is claimed for this release."""
+        if not self.claimed():
+            raise StoreError("the staging beside the output is gone: the release was finished or aborted elsewhere")
+        for key in keys:
+            self.data.remove(key)
 
-    def put(self, layout: Layout, index: tuple[int, ...], block: np.ndarray[Any, Any]) -> ChunkRecord:
-        """Encode and store one write unit."""
-        key, buffers = layout.key(index), layout.encode(index, block)
-        record = key, sum(len(buffer) for buffer in buffers), digest_of_bytes(buffers)
-        if isinstance(self.data, LocalPlace):
-            _write(self.data, key, buffers)
-        elif not self.data.create(key, b"".join(buffers)):  # a retry finds its own bytes; a release never writes over another's
-            with self.data.viewed(key) as stored:
-                if stored is None or (stored.size, digest_of_bytes([stored])) != record[1:]:
-                    raise StoreError(_FOREIGN)
-        return record
+    def check(self, layout: Layout, index: tuple[int, ...], entry: ManifestEntry, *, digest: bool) -> bool:
+        """Whether a staged unit is there and decodes, its checksums in order; with ``digest``, that it is the one recorded.
 
-    def check(self, layout: Layout, index: tuple[int, ...], record: ChunkRecord) -> bool:
-        """Whether a staged unit is there, decodes, and is the one that was recorded."""
-        with self.data.viewed(record[0]) as stored:
-            if stored is None or stored.size != record[1]:
+        What this very run wrote needs no digest; what an earlier one left lay outside the trust boundary meanwhile.
+        """
+        with self.data.viewed(entry.key) as stored:
+            if stored is None or stored.size != entry.size or not layout.check(index, stored):
                 return False
-            try:
-                return layout.check(index, stored) == record[2]
-            except VerificationFailed:
-                return False
+            return not digest or digest_of([stored]) == entry.digest
 
-    def record(self, segment: int, records: Iterable[ChunkRecord]) -> None:
-        """Keep the records of finished units, as one more segment of the manifest."""
-        _write(self.work, f"manifest-{segment:06d}.json", json.dumps(list(records)).encode())
+    def record(self, entries: Iterable[ManifestEntry], seal: Seal) -> None:
+        """Keep the entries of finished units, as one more sealed segment of the manifest."""
+        content = json.dumps(list(entries)).encode()
+        try:
+            for segment in itertools.count(len(self._segments())):
+                name = f"manifest-{segment:06d}.json"
+                if self.work.create(name, seal.close(name, content), durable=False):
+                    return
+        except OSError as error:
+            raise _plain(error) from None
 
-    def recorded(self) -> tuple[int, list[ChunkRecord]]:
-        """How many segments there are and the records they hold."""
-        listed = (name for name, _, _ in self.work.listing())
-        names = sorted(name for name in listed if name.startswith("manifest-") and name.endswith(".json"))
-        records: list[ChunkRecord] = []
-        for name in names:
-            with contextlib.suppress(ValueError, TypeError):  # what a power cut left of a segment counts for nothing
-                records += [(key, size, digest) for key, size, digest in json.loads(self.work.read(name) or b"[]")]
-        last = int(names[-1][9:-5]) + 1 if names else 0
-        return last, records
+    def recorded(self, seal: Seal) -> list[ManifestEntry]:
+        """The entries of all segments; one that this release did not seal counts for nothing."""
+        entries: list[ManifestEntry] = []
+        for name in self._segments():
+            content = seal.open(name, self.work.read(name) or b"")
+            entries += [ManifestEntry(*entry) for entry in json.loads(content or b"[]")]
+        return entries
 
-    def check_alone(self, chunks: Iterable[ChunkRecord]) -> None:
-        """Nothing but the release's own chunks and metadata is where they are: on an object store others can write there."""
-        stored = {name for name, _, _ in self.data.listing()} if self.data is self.output else set()
-        if {name for name in stored if not name.endswith(_ROOT)} - {record[0] for record in chunks}:
-            raise StoreError(_FOREIGN)
+    def _segments(self) -> list[str]:
+        return sorted(name for name in self.work.names() if re.fullmatch(r"manifest-[0-9]{6}\.json", name))
 
-    def make_ready(self, documents: dict[str, bytes]) -> None:
-        """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet."""
+    def make_ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
+        """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet.
+
+        Besides ``keys``, the objects of the release, nothing may be there: a folder is rid of the rest, which would be published
+        with it; on an object store, where others can write too, it is an error.
+        """
         local = isinstance(self.data, LocalPlace)
         for name, content in documents.items():
-            if name == _ROOT:
+            if name == ROOT:
                 _write(self.data if local else self.work, name, content)
             elif local:
                 _write(self.data, name, content)
             elif not self.data.create(name, content) and self.data.read(name) != content:
                 raise StoreError(_FOREIGN)
+        foreign = {name for name, _, _ in self.data.listing()} - keys
+        if foreign and not local:
+            raise StoreError(_FOREIGN)
         try:
+            self.remove(foreign)
             self.data.flush()
         except OSError as error:
             raise _plain(error) from None
 
-    def ready(self) -> dict[str, Any] | None:
-        """The attributes of the root that :meth:`make_ready` put, as long as :meth:`publish` has not made it visible."""
-        root = self.data if isinstance(self.data, LocalPlace) else self.work
-        try:
-            return dict(json.loads(root.read(_ROOT) or b"{}")["attributes"])
-        except (ValueError, KeyError, TypeError):
-            return None
+    def ready(self) -> bytes | None:
+        """The root document that :meth:`make_ready` put, as long as :meth:`publish` has not made it visible."""
+        return (self.data if isinstance(self.data, LocalPlace) else self.work).read(ROOT)
 
-    def publish(self) -> bool:
-        """Make a ready release visible at once; False if something is there already."""
+    def publish(self, root: bytes) -> bool:
+        """Make a ready release with this root document visible at once; False if something is there already."""
         try:
             if isinstance(self.data, LocalPlace):
                 assert isinstance(self.output, LocalPlace)
                 return self.data.move_to(self.output)
-            root = self.work.read(_ROOT)
-            return root is not None and self.output.create(_ROOT, root)
+            return self.output.create(ROOT, root)
         except OSError as error:
-            raise StoreError(f"the release cannot be published: {error.strerror}; mend that and `dpdask resume`") from None
+            raise StoreError(f"the release cannot be published: {error.strerror}; correct that and `dpdask resume`") from None
 
     def discard(self, *, charged: bool = True) -> None:
         """Remove what this release staged, and its claim; what is published stays, and so does what others staged.
 
         On an object store the chunks of a charged release go too: its prefix was empty when it was charged.
         """
-        if charged and self.data is self.output and self.output.read(_ROOT) is None:
+        if charged and self.data is self.output and self.output.read(ROOT) is None:
             try:
                 ours = release_under_way(self.output) in (self.name, None)
             except ClaimDamaged:
@@ -240,64 +235,11 @@ def _plain(error: OSError) -> StoreError:
     return StoreError("the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`")
 
 
-def release_documents(
-    layout: Layout,
-    *,
-    group_attributes: dict[str, Any],
-    array_attributes: dict[str, Any],
-    coordinates: Iterable[Coordinate],
-) -> dict[str, bytes]:
-    """Every object of the group but the released chunks, by name: metadata, consolidated, and coordinate arrays."""
-    import zarr
-    from zarr.storage import MemoryStore
-
-    kept: dict[str, Any] = {}
-    store = MemoryStore(kept)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # consolidated metadata of v3 is an extension; xarray reads it
-        zarr.create_group(store, attributes=group_attributes)
-        layout.create(store, layout.name, array_attributes)
-        for name, values, dimensions, attributes in coordinates:
-            stored = zarr.create_array(
-                store,
-                name=name,
-                shape=values.shape,
-                chunks=values.shape,
-                dtype=values.dtype,
-                compressors=None,
-                dimension_names=dimensions,
-                attributes=attributes,
-                config={"order": "C", "write_empty_chunks": True},
-            )
-            stored[...] = values
-        zarr.consolidate_metadata(store)
-    return {name: buffer.to_bytes() for name, buffer in kept.items()}
-
-
-def digest_of(records: Iterable[ChunkRecord]) -> str:
-    """The manifest digest: SHA-256 over every stored chunk's key, size and digest, sorted by key."""
-    manifest = hashlib.sha256()
-    for key, size, digest in sorted(records):
-        manifest.update(f"{key} {size} {digest}\n".encode())
-    return manifest.hexdigest()
-
-
-def read_chunk_records(place: Place) -> list[ChunkRecord]:
-    """The records of every stored chunk of a published group, read afresh."""
-    found = []
-    for name, _, _ in place.listing():
-        if not name.endswith(_ROOT):
-            with place.viewed(name) as content:
-                if content is not None:
-                    found.append((name, content.size, digest_of_bytes([content])))
-    return found
-
-
 def open_group(place: Place, *, consolidated: bool | None = None) -> Any:
     """A published group for reading; ``consolidated`` says whether to trust its copy of all metadata, if there is one."""
     import zarr
 
-    if place.read(_ROOT) is None:
+    if place.read(ROOT) is None:
         raise StoreError("there is no published release; check the path or URL")
     try:
         return zarr.open_group(place.zarr_store(), mode="r", use_consolidated=consolidated)

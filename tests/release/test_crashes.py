@@ -19,6 +19,7 @@ from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.published import verify_release
 from dpdask.releasing import abort, resume
 from tests.release.conftest import KILL_A_WORKER, Workspace, people
+from tests.support.snapshots import contents, restore, state
 
 DRIVER = """
 import os, signal, sys
@@ -50,10 +51,6 @@ def killed_at(stage: str, share: float, spec: Path, again: str = "release") -> N
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 @pytest.fixture
 def begun(space: Workspace) -> tuple[Workspace, Path]:
     """A release killed just after its key was issued, and a spec to go on with."""
@@ -63,34 +60,17 @@ def begun(space: Workspace) -> tuple[Workspace, Path]:
     return space, spec
 
 
-def state(space: Workspace) -> dict[str, bytes]:
-    kept = {}
-    for path in space.folder.rglob("*"):
-        if path.is_file() and "source.zarr" not in str(path):
-            kept[str(path.relative_to(space.folder))] = path.read_bytes()
-    return kept
-
-
-def restore(space: Workspace, kept: dict[str, bytes]) -> None:
-    for path in space.folder.iterdir():
-        if path.name != "source.zarr":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for name, content in kept.items():
-        (space.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (space.folder / name).write_bytes(content)
-
-
 @pytest.mark.slow
 def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace, Path]) -> None:
     space, spec = begun
     charged = space.spent()
     assert charged > 0
-    kept = state(space)
+    kept = state(space.folder)
     resume(spec)
     whole = contents(space.folder / "out.zarr")
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     for stage, share in STAGES:
-        restore(space, kept)
+        restore(space.folder, kept)
         killed_at(stage, share, spec, "resume")
         if stage != "published":
             assert not (space.folder / "out.zarr").exists()  # readers see nothing
@@ -106,15 +86,17 @@ CUT_SHORT = """
 import os, signal, sys
 from dpdask.releasing import resume
 
-replace, written = os.replace, []
+from dpdask.store import local
 
-def killed(temporary, target):
+in_folder, written = local._in_folder, []
+
+def killed(rename, temporary, target):
     written.append(target)
     if len(written) == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
-    replace(temporary, target)
+    in_folder(rename, temporary, target)
 
-os.replace = killed
+local._in_folder = killed
 resume(sys.argv[2])
 """
 
@@ -252,10 +234,10 @@ def test_killed_worker_gives_identical_bytes(space: Workspace) -> None:
     slow = {"workers": 2, "threads": 1, "task_size": 1}
     spec = space.write_spec(compute=slow, publish={"codec": "zstd"})
     killed_at("key", 0, spec)
-    charged, kept = space.spent(), state(space)
+    charged, kept = space.spent(), state(space.folder)
     resume(spec)
     whole = contents(space.folder / "out.zarr")
-    restore(space, kept)
+    restore(space.folder, kept)
     script = space.folder / "ledger.db-driver.py"
     script.write_text(WORKER_TEST)
     done = subprocess.run([sys.executable, str(script), str(spec)], capture_output=True, text=True, timeout=300)

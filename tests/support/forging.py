@@ -1,0 +1,50 @@
+"""What somebody who can write to a published group, and to nothing else, can do to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from google_crc32c import value as crc32c
+
+from dpdask.store import MANIFEST_ARRAY, ROOT, ManifestEntry, digest_of, manifest_documents, merkle_root, root_document_digest
+
+
+def edit_json(path: Path, change: Callable[[Any], None]) -> None:
+    """Change one JSON document."""
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document, indent=2))
+
+
+def edit_card(group: Path, change: Callable[[Any], None]) -> None:
+    """Change the card, and nothing that is computed from it."""
+    edit_json(group / ROOT, lambda document: change(document["attributes"]["dp"]))
+
+
+def edit_chunk(path: Path, offset: int = 3) -> None:
+    """Change a byte of an uncompressed chunk, its checksum with it."""
+    content = bytearray(path.read_bytes()[:-4])
+    content[offset] ^= 1
+    path.write_bytes(bytes(content) + crc32c(bytes(content)).to_bytes(4, "little"))
+
+
+def reseal(group: Path) -> None:
+    """Make a changed group agree with itself again: every digest, the manifest, its root on the card. No key is needed."""
+    manifest = group / MANIFEST_ARRAY
+    for path in manifest.rglob("*"):
+        if path.is_file():
+            path.unlink()
+    files = {str(path.relative_to(group)): path for path in group.rglob("*") if path.is_file()}
+    root = json.loads(files.pop(ROOT).read_text())
+    for name, copied in root["consolidated_metadata"]["metadata"].items():
+        copied.update(json.loads((group / name / ROOT).read_text()))
+    entries = [ManifestEntry(name, path.stat().st_size, digest_of([path.read_bytes()])) for name, path in files.items()]
+    entries.append(ManifestEntry(ROOT, 0, root_document_digest(root)))
+    root["attributes"]["dp"]["manifest"].update(root=merkle_root(entries), objects=len(entries))
+    (group / ROOT).write_text(json.dumps(root, indent=2))
+    for name, content in manifest_documents(entries).items():
+        (group / name).parent.mkdir(parents=True, exist_ok=True)
+        (group / name).write_bytes(content)
