@@ -340,8 +340,8 @@ class Ledger:
 
 
 _BARE = (
-    "this ledger stores release keys bare (ledger init --bare-keys): whoever reads the database while a release is under way can"
-    " take its noise away"
+    "this ledger stores release keys bare (ledger init --bare-keys): whoever reads the database while a release is under way"
+    " can take its noise away"
 )
 
 

@@ -22,6 +22,7 @@ profile is at most delta0.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,6 @@ class Dominated:
         return {"name": "dominated", "configuration": {"mu": self.mu, "delta0": self.delta0}}
 
 
-@functools.lru_cache(maxsize=4096)
 def dominating_gaussian(profile: PrivacyProfile, *, delta0: float) -> Dominated:
     """The least charge of a release whose profile is this one, when ``delta0`` of it may be lost.
 
@@ -82,6 +82,11 @@ def dominating_gaussian(profile: PrivacyProfile, *, delta0: float) -> Dominated:
     """
     if not 0 <= delta0 < 1:
         raise InvalidBudget(f"delta0={delta0:g} is not a probability below 1; choose 0 <= delta0 < 1")
+    return _dominating(profile, delta0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _dominating(profile: Any, delta0: float) -> Dominated:
     if isinstance(profile, GaussianProfile):
         return Dominated(profile.mu, 0.0)
     if isinstance(profile, SphericalProfile) and isinstance(profile.law, Chi):  # Gaussian noise by another name
@@ -132,7 +137,7 @@ def _last_epsilon(profile: PrivacyProfile, delta0: float) -> float:
 def _cover(curve: dict[float, float], delta0: float) -> tuple[float, list[tuple[float, float]]]:
     """The least mu that covers every chord of the curve, and the intervals around the one that decided it."""
     points = sorted(curve)
-    intervals = list(zip(points[:-1], points[1:], strict=True))
+    intervals = list(itertools.pairwise(points))
     distance = max(0.0, (curve[0.0] - delta0) / (1 - delta0))  # in total variation
     mu = max(1e-9, 2 * float(special.ndtri((1 + min(distance, 1 - 1e-16)) / 2)) * (1 - 1e-9))
     decided = 0
