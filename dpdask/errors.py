@@ -10,7 +10,8 @@
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
     ├── LedgerError           the ledger refuses
     │   ├── BudgetExceeded        a release would pass its dataset's total; nothing was charged
-    │   └── LedgerCorrupt         a row was changed, removed or reordered
+    │   ├── LedgerCorrupt         a row was changed, removed or reordered
+    │   └── MasterKeyError        the master key is missing, readable by others, or not the ledger's
     ├── ReleaseError          a release cannot go on
     │   ├── StoreError            a source or an output cannot be opened, read or written
     │   │   └── ClaimDamaged          nobody can tell which release is under way to an output
@@ -25,6 +26,7 @@ Every message names the value, the rule and the way out, in one line.
 from __future__ import annotations
 
 __all__ = [
+    "BareKeysWarning",
     "BudgetExceeded",
     "ClaimDamaged",
     "ClusterError",
@@ -38,6 +40,7 @@ __all__ = [
     "InvalidSpec",
     "LedgerCorrupt",
     "LedgerError",
+    "MasterKeyError",
     "OutOfReach",
     "ReleaseError",
     "SourceChanged",
@@ -88,6 +91,14 @@ class BudgetExceeded(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The ledger's chain of hashes is broken: a row was changed, removed or reordered."""
+
+
+class MasterKeyError(LedgerError):
+    """The master key that wraps release keys is missing, not kept safe, or not the one of this ledger."""
+
+
+class BareKeysWarning(UserWarning):
+    """A ledger keeps release keys as they are: whoever reads the database can take the noise of open releases away."""
 
 
 class ReleaseError(DpdaskError):

@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 from dpdask.errors import DpdaskError, InvalidSpec
 from dpdask.ledger import Ledger, open_ledger
 from dpdask.planning import ReleasePlan, make_plan
-from dpdask.profiles import compose
 from dpdask.releasing import finish_published, release_run
 from dpdask.spec import ReleaseSpec
 from dpdask.store import array_names, place_at
@@ -128,7 +127,7 @@ def check_batch(specs: list[ReleaseSpec]) -> tuple[list[ReleaseSpec], list[Relea
 
 def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
     """What is to be charged fits the dataset as a whole: its units are the same, and the sum is within the total."""
-    profiles = []
+    parts = []
     axes: dict[str | None, int | None] = {}
     for made in plans:
         unit, other = made.unit, plans[0].unit
@@ -136,5 +135,6 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
             raise InvalidSpec("the releases of the batch differ in unit.adjacency or unit.max_contributions; give all the same")
         if axes.setdefault(unit.array, unit.record_axis) != unit.record_axis:
             raise InvalidSpec("two releases of the batch protect units along different axes of one array; split the batch")
-        profiles.append((made.guarantee.verified, 1))
-        ledger.forecast(made.spec.budget.dataset, compose(profiles), unit)
+        parts.append((made.guarantee.verified, unit))
+    if parts:
+        ledger.forecast_all(plans[0].spec.budget.dataset, parts)

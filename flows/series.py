@@ -11,9 +11,9 @@ from prefect.states import Completed, Failed
 from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError, InvalidSpec
-from dpdask.ledger import Ledger, open_ledger
+from dpdask.ledger import Ledger, charged_after, open_ledger
 from dpdask.planning import make_plan
-from dpdask.profiles import compose
+from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
 from dpdask.store import open_source, place_at
@@ -126,8 +126,7 @@ def check_pace(ledger: Ledger, spec: ReleaseSpec, pacing: Pacing) -> None:
         return
     since = datetime.now(UTC) - timedelta(days=pacing.days)
     recent = ledger.spent_since(spec.budget.dataset, since)
-    parts = [made.guarantee.verified, *([] if recent is None else [recent])]
-    after = compose([(part, 1) for part in parts])
+    after = charged_after(recent, made.guarantee.verified, PrivacyBudget(epsilon=pacing.epsilon, delta=pacing.delta))
     if after.delta(pacing.epsilon) <= pacing.delta:
         return
     spent = 0.0 if recent is None else recent.epsilon(pacing.delta)

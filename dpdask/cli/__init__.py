@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -11,11 +14,39 @@ from dpdask.cli.calibration import calibrate, compare
 from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
 from dpdask.cli.release import abort, demo, plan, registry, resume, run, serve, show, verify
-from dpdask.errors import BudgetExceeded, DpdaskError, SourceChanged, VerificationFailed
+from dpdask.errors import (
+    BareKeysWarning,
+    BudgetExceeded,
+    DpdaskError,
+    LedgerCorrupt,
+    MasterKeyError,
+    SourceChanged,
+    VerificationFailed,
+)
 
 __all__ = ["main"]
 
-_EXIT_CODES = ((BudgetExceeded, 3), (SourceChanged, 4), (VerificationFailed, 4), (DpdaskError, 2))
+_BROKEN = (SourceChanged, VerificationFailed, LedgerCorrupt, MasterKeyError)
+_EXIT_CODES = ((BudgetExceeded, 3), (_BROKEN, 4), (DpdaskError, 2))
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Warnings of a ledger with bare keys as one line on standard error, once per command."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", BareKeysWarning)
+        show = warnings.showwarning
+
+        def echo(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+            if not issubclass(category, BareKeysWarning):
+                show(message, category, *rest, **options)
+            elif str(message) not in said:
+                said.add(str(message))
+                click.echo(f"warning: {message}", err=True)
+
+        warnings.showwarning = echo
+        yield
 
 
 class _Group(click.Group):
@@ -23,7 +54,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _warnings_as_lines():
+                return super().invoke(ctx)
         except DpdaskError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))

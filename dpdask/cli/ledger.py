@@ -32,18 +32,25 @@ def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("dataset")
 @click.option("--epsilon", type=float, required=True, help="All that the dataset may ever spend.")
 @click.option("--delta", type=float, required=True)
+@click.option("--bare-keys", is_flag=True, help="A new ledger stores release keys unwrapped, readable in every backup.")
 @_ledger_options
-def ledger_init(dataset: str, epsilon: float, delta: float, url: str, as_json: bool) -> None:
-    """Open DATASET with its total budget; a total never changes."""
+def ledger_init(dataset: str, epsilon: float, delta: float, bare_keys: bool, url: str, as_json: bool) -> None:
+    """Open DATASET with its total budget; a total never changes.
+
+    A new ledger wraps its release keys by DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE, or a master key that is made in your
+    configuration folder.
+    """
     from dpdask.ledger import Ledger
     from dpdask.privacy import PrivacyBudget
 
     total = PrivacyBudget(epsilon=epsilon, delta=delta)
-    Ledger(url).open_dataset(dataset, total)
+    book = Ledger(url, bare_keys=True if bare_keys else None)
+    book.open_dataset(dataset, total)
     if as_json:
-        print_json({"dataset": dataset, "epsilon": total.epsilon, "delta": total.delta})
+        print_json({"dataset": dataset, "epsilon": total.epsilon, "delta": total.delta, "bare_keys": book.bare_keys})
     else:
         click.echo(f"dataset {dataset}: epsilon {total.epsilon:g}, delta {total.delta:g} in total")
+        click.echo(f"release keys: {_keys(book.bare_keys)}")
 
 
 @ledger.command("list")
@@ -77,14 +84,61 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
         console().print(release_table(state))
 
 
+@ledger.command("head")
+@click.argument("dataset", required=False)
+@_ledger_options
+def ledger_head(dataset: str | None, url: str, as_json: bool) -> None:
+    """The newest entry of DATASET, or of all: its place and hash.
+
+    Keep it elsewhere: a ledger that was rolled back, or rewritten, does not contain it.
+    """
+    from dpdask.ledger import Ledger
+
+    book = Ledger(url, create=False)
+    heads = [book.head(name) for name in ([dataset] if dataset is not None else book.datasets())]
+    if as_json:
+        print_json({"heads": [head.describe() for head in heads]})
+        return
+    for head in heads:
+        click.echo(f"{head.dataset} {head.sequence} {head.hash}")
+
+
+@ledger.command("upgrade")
+@click.option("--bare-keys", is_flag=True, help="Store release keys unwrapped, readable in every backup.")
+@_ledger_options
+def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
+    """Bring a ledger of dpdask 0.1.0 to this version, in one transaction; every entry is kept."""
+    from dpdask.ledger import upgrade_ledger
+
+    upgraded = upgrade_ledger(url, bare_keys=bare_keys)
+    if as_json:
+        print_json({"datasets": [state.describe() for state in upgraded]})
+        return
+    for state in upgraded:
+        click.echo(f"dataset {state.name}: epsilon {state.spent_epsilon:.6g} of {state.total.epsilon:g} spent")
+        if state.overspent:
+            click.echo(
+                f"warning: dataset {state.name!r} has spent more than its total by the sum of mu^2, which also holds for"
+                " releases chosen after others were seen; it takes no further release",
+                err=True,
+            )
+    click.echo(f"release keys: {_keys(bare_keys)}")
+
+
+def _keys(bare: bool) -> str:
+    return (
+        "stored bare, readable by whoever reads the database" if bare else "wrapped by the master key, which is kept elsewhere"
+    )
+
+
 @ledger.command("verify")
 @_ledger_options
 def ledger_verify(url: str, as_json: bool) -> None:
-    """Recompute the chain of hashes of every dataset."""
+    """Recompute every chain of hashes, every charge and every sum, and that no total was passed."""
     from dpdask.ledger import Ledger
 
     rows = Ledger(url, create=False).verify()
     if as_json:
         print_json({"entries": rows, "intact": True})
     else:
-        click.echo(f"{rows} entries, every chain intact")
+        click.echo(f"{rows} entries, every chain, charge and sum intact")

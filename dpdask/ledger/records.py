@@ -7,9 +7,31 @@ from typing import Any
 
 from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 
-__all__ = ["CLOSING", "DatasetState", "Forecast", "ProtectedUnit", "ReleaseRecord", "Reservation", "SeriesWindow"]
+__all__ = [
+    "CLOSING",
+    "DatasetState",
+    "Forecast",
+    "LedgerHead",
+    "ProtectedUnit",
+    "ReleaseRecord",
+    "Reservation",
+    "SeriesWindow",
+]
 
 CLOSING = ("commit", "burn")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHead:
+    """The newest entry of a dataset: its place, counted from 1, and its hash, which everything before it went into."""
+
+    dataset: str
+    sequence: int
+    hash: str
+
+    def describe(self) -> dict[str, Any]:
+        """The head as JSON-ready facts."""
+        return {"dataset": self.dataset, "sequence": self.sequence, "hash": self.hash}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +39,14 @@ class ProtectedUnit:
     """Whom a release protects: all releases of a dataset must speak of the same units, or their charges do not add up.
 
     ``array`` is a digest of where the source is, ``record_axis`` the axis of it along which the units lie, where it has one.
+    With ``array_in_other_dataset`` the curator accepts that another dataset's budget is spent on the same array.
     """
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
     contributions: int = 1
     array: str | None = None
     record_axis: int | None = None
+    array_in_other_dataset: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What a reservation notes."""
@@ -31,6 +55,7 @@ class ProtectedUnit:
             "contributions": self.contributions,
             "array": self.array,
             "record_axis": self.record_axis,
+            **({"array_in_other_dataset": True} if self.array_in_other_dataset else {}),
         }
 
 
@@ -45,18 +70,24 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class DatasetState:
-    """A dataset's total, what has been spent of it, and its releases with their last step."""
+    """A dataset's total, what has been spent of it, its releases with their last step, and the head of its chain."""
 
     name: str
     total: PrivacyBudget
     spent: PrivacyProfile | None
     releases: dict[str, str]
     details: dict[str, dict[str, Any]]
+    head: LedgerHead
 
     @property
     def spent_epsilon(self) -> float:
         """The epsilon spent so far, at the total's delta."""
         return 0.0 if self.spent is None else self.spent.epsilon(self.total.delta)
+
+    @property
+    def overspent(self) -> bool:
+        """Whether more than the total is spent: possible for a dataset of 0.1.0, which counted less."""
+        return self.spent is not None and not self.spent.delta(self.total.epsilon) <= self.total.delta
 
     def describe(self) -> dict[str, Any]:
         """The state as JSON-ready facts."""
@@ -65,6 +96,7 @@ class DatasetState:
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_epsilon": self.spent_epsilon,
             "spent": None if self.spent is None else self.spent.describe(),
+            "head": self.head.describe(),
             "releases": [{**self.details[release], "last_step": step} for release, step in self.releases.items()],
         }
 
@@ -99,7 +131,8 @@ class ReleaseRecord:
 
     ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the random one that is published.
     ``asked`` is a digest of its spec, ``array`` one of where its source is. ``cumulative`` composes everything charged up to
-    and with it; ``place`` is where its output is; ``card`` the JSON text of its card, once it is about to be published.
+    and with it; ``place`` is where its output is; ``card`` the JSON text of its card, once it is about to be published;
+    ``head`` its reservation in the chain.
     """
 
     dataset: str
@@ -114,6 +147,7 @@ class ReleaseRecord:
     cumulative: PrivacyProfile
     place: str | None
     card: str | None
+    head: LedgerHead
 
     @property
     def open(self) -> bool:

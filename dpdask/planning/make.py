@@ -93,7 +93,7 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
     if taken and (not begun or output.read("zarr.json") is not None):
         raise _exists(spec)
     if record is not None and begun:  # charged already, and on an object store perhaps some of it is there
-        spent = ledger.state(record.dataset).spent_epsilon
+        spent = ledger.spent_epsilon(record.dataset)
         return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
     forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, plan.unit)
     return dataclasses.replace(plan, forecast=forecast)

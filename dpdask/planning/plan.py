@@ -58,7 +58,13 @@ class ReleasePlan:
     def unit(self) -> ProtectedUnit:
         """Whom the release protects, as the ledger compares it."""
         query = self.data.query
-        return ProtectedUnit(query.body.adjacency, query.max_contributions, self.source.address_digest, query.units_axis)
+        return ProtectedUnit(
+            query.body.adjacency,
+            query.max_contributions,
+            self.source.address_digest,
+            query.units_axis,
+            self.spec.budget.array_in_other_dataset,
+        )
 
     @property
     def source_bytes(self) -> int:

@@ -26,7 +26,7 @@ from dpdask.errors import InvalidBudget, OutOfReach
 from dpdask.privacy import PrivacyBudget
 from dpdask.profiles.rounding import CALIBRATION_SLACK, round_up_delta, smallest_epsilon
 
-__all__ = ["GaussianProfile"]
+__all__ = ["GaussianProfile", "gaussian_log_delta"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -44,7 +44,7 @@ def _one_minus_t_mills(t: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[A
     return np.asarray(np.where(t < 50.0, direct, series), dtype=np.float64)
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
+def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """The natural logarithm of the exact delta(epsilon); accurate to about 1e-13 absolute."""
     x, h = epsilon / mu, mu / 2
     log_density = -0.5 * (x - h) ** 2 - _LOG_SQRT_2PI
@@ -75,7 +75,7 @@ class GaussianProfile:
         low = high = math.log(max(budget.delta, 1e-300)) if budget.delta > 1e-3 else 0.0
 
         def excess(log_mu: float) -> float:
-            return _log_delta(math.exp(log_mu), budget.epsilon) - target
+            return gaussian_log_delta(math.exp(log_mu), budget.epsilon) - target
 
         while excess(low) > 0:
             low -= 2.0
@@ -94,11 +94,11 @@ class GaussianProfile:
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta at ``epsilon``, rounded up."""
-        return round_up_delta(_log_delta(self.mu, epsilon))
+        return round_up_delta(gaussian_log_delta(self.mu, epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at ``delta``, rounded up."""
-        return smallest_epsilon(lambda e: _log_delta(self.mu, e), math.log(delta))
+        return smallest_epsilon(lambda e: gaussian_log_delta(self.mu, e), math.log(delta))
 
     def describe(self) -> dict[str, Any]:
         """``{"name": "gaussian", "configuration": {"mu": ...}}``."""

@@ -235,11 +235,16 @@ class NoiseSection(Section):
 
 
 class BudgetSection(Section):
-    """``budget``: who pays. The ledger's URL may also come from DPDASK_LEDGER; it holds no password."""
+    """``budget``: who pays. The ledger's URL may also come from DPDASK_LEDGER; it holds no password.
+
+    An array that is charged to another dataset of the ledger is refused, unless ``array_in_other_dataset`` accepts that the
+    same people lose both budgets.
+    """
 
     dataset: Annotated[str, Field(min_length=1, max_length=200)]
     ledger: str | None = None
     curator: str | None = None
+    array_in_other_dataset: bool = False
 
     @field_validator("ledger")
     @classmethod

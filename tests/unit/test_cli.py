@@ -292,7 +292,7 @@ def test_the_ledger_commands(tmp_path: Path) -> None:
     assert json.loads(run("list", "--json").stdout)["datasets"] == [facts]
     assert "people" in run("list").stdout
     assert "ab" * 32 in run("show", "people").stdout
-    assert "2 entries, every chain intact" in run("verify").stdout
+    assert "2 entries, every chain, charge and sum intact" in run("verify").stdout
     assert json.loads(run("verify", "--json").stdout) == {"entries": 2, "intact": True}
     missing = run("show", "nobody")
     assert missing.exit_code == 2

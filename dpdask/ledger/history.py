@@ -1,0 +1,84 @@
+"""What the ledger tells of the past: states of datasets, histories of releases, windows of series."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from dpdask.ledger.chain import Standing, body_of, spent_after, steps_of, total_in
+from dpdask.ledger.records import DatasetState, LedgerHead, ReleaseRecord, SeriesWindow
+from dpdask.ledger.tables import entries
+from dpdask.profiles import profile_from_description
+
+__all__ = ["dataset_state", "release_record", "series_windows"]
+
+
+def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
+    """A dataset with all its releases."""
+    query = select(entries.c.release, entries.c.kind, entries.c.body).where(
+        entries.c.dataset == standing.dataset, entries.c.release.is_not(None), entries.c.kind != "settle"
+    )
+    rows = connection.execute(query.order_by(entries.c.sequence)).all()
+    details: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row.kind == "reserve":
+            facts = json.loads(row.body)
+            alone = _epsilon_alone(json.dumps(facts["profile"]), standing.total.delta)
+            details[row.release] = {name: facts.get(name) for name in ("name", "at", "output")} | {"epsilon": alone}
+    return DatasetState(
+        name=standing.dataset,
+        total=standing.total,
+        spent=standing.spent.profile if details else None,
+        releases={row.release: row.kind for row in rows},
+        details=details,
+        head=standing.head,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _epsilon_alone(description: str, delta: float) -> float:
+    return profile_from_description(json.loads(description)).epsilon(delta)
+
+
+def release_record(connection: Connection, release: str) -> ReleaseRecord | None:
+    """A release's history, None when it was never reserved."""
+    steps = steps_of(connection, release)
+    if not steps:
+        return None
+    reserved = steps[0]
+    opening = select(entries).where(entries.c.dataset == reserved.dataset, entries.c.sequence == 1)
+    noted = body_of(reserved)
+    published: dict[str, Any] = next((body_of(row) for row in steps if row.kind == "publish"), {})
+    return ReleaseRecord(
+        dataset=reserved.dataset,
+        release=release,
+        name=noted.get("name", release),
+        source=noted.get("source", ""),
+        asked=noted.get("asked"),
+        array=noted.get("array"),
+        total=total_in(connection.execute(opening).one()),
+        last=steps[-1].kind,
+        reserved_at=noted["at"],
+        cumulative=spent_after(reserved).profile,
+        place=noted.get("place"),
+        card=published.get("card"),
+        head=LedgerHead(reserved.dataset, reserved.sequence, reserved.hash),
+    )
+
+
+def series_windows(connection: Connection, dataset: str, series: str) -> list[SeriesWindow]:
+    """The windows of a series that were charged, oldest first; other releases are not read."""
+    reserved = select(entries).where(entries.c.dataset == dataset, entries.c.series == series).order_by(entries.c.sequence)
+    steps = entries.alias()
+    taken = (
+        select(steps.c.release, steps.c.kind)
+        .join(entries, steps.c.release == entries.c.release)
+        .where(entries.c.dataset == dataset, entries.c.series == series, steps.c.kind != "settle")
+        .order_by(steps.c.sequence)
+    )
+    last = {row.release: row.kind for row in connection.execute(taken)}
+    noted = [(row.release, body_of(row)) for row in connection.execute(reserved)]
+    return [SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release]) for release, facts in noted]

@@ -1,0 +1,76 @@
+"""Triggers that keep the ledger append-only, also against statements that are not ours.
+
+``INSERT OR REPLACE`` deletes rows without firing SQLite's triggers for deletions, so insertions are guarded too: no row takes
+the key of another, an entry follows the newest one of its dataset, and what was charged so far never becomes less.
+"""
+
+from __future__ import annotations
+
+__all__ = ["trigger_statements"]
+
+_REFUSAL = "the ledger is append-only"
+
+# What must not be there before a row is inserted, by table; an entry must also follow the newest one of its dataset.
+_TAKEN = {
+    "dpdask_schema": ["version = NEW.version"],
+    "dpdask_settings": ["name = NEW.name"],
+    "dpdask_datasets": ["name = NEW.name"],
+    "dpdask_release_keys": ["release = NEW.release"],
+    "dpdask_entries": [
+        "dataset = NEW.dataset AND sequence >= NEW.sequence",
+        "hash = NEW.hash",
+        "name = NEW.name",
+        "release = NEW.release AND kind = NEW.kind AND settled = NEW.settled",
+    ],
+}
+_FOLLOWS = (
+    "NEW.sequence = 1 OR EXISTS (SELECT 1 FROM dpdask_entries WHERE dataset = NEW.dataset AND sequence = NEW.sequence - 1"
+    " AND hash = NEW.previous AND mu_squared <= NEW.mu_squared AND delta <= NEW.delta)"
+)
+_DELETED_AT_CLOSE = "dpdask_release_keys"
+
+
+def trigger_statements(dialect: str) -> list[str]:
+    """The statements that create all triggers."""
+    return _sqlite() if dialect == "sqlite" else _postgres()
+
+
+def _wrong(table: str) -> str:
+    """A condition that holds when the NEW row may not be inserted."""
+    taken = [f"EXISTS (SELECT 1 FROM {table} WHERE {condition})" for condition in _TAKEN[table]]
+    return " OR ".join([*taken, *([f"NOT ({_FOLLOWS})"] if table == "dpdask_entries" else [])])
+
+
+def _sqlite() -> list[str]:
+    statements = []
+    for table in _TAKEN:
+        statements.append(
+            f"CREATE TRIGGER {table}_insert BEFORE INSERT ON {table} WHEN {_wrong(table)} "
+            f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+        )
+        for action in ("UPDATE",) if table == _DELETED_AT_CLOSE else ("UPDATE", "DELETE"):
+            statements.append(
+                f"CREATE TRIGGER {table}_{action.lower()} BEFORE {action} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+            )
+    return statements
+
+
+def _postgres() -> list[str]:
+    refuse = f"RAISE EXCEPTION '{_REFUSAL}'"
+    statements = [
+        f"CREATE OR REPLACE FUNCTION dpdask_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {refuse}; END $$"
+    ]
+    for table in _TAKEN:
+        function = f"{table}_check"
+        statements += [
+            f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN IF {_wrong(table)} THEN {refuse}; END IF; RETURN NEW; END $$",
+            f"CREATE TRIGGER {table}_insert BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()",
+        ]
+        actions = "UPDATE" if table == _DELETED_AT_CLOSE else "UPDATE OR DELETE"
+        statements += [
+            f"CREATE TRIGGER {table}_change BEFORE {actions} ON {table} FOR EACH ROW EXECUTE FUNCTION dpdask_append_only()",
+            f"CREATE TRIGGER {table}_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION dpdask_append_only()",
+        ]
+    return statements
