@@ -96,5 +96,5 @@ def manifest_documents(entries: Iterable[ManifestEntry]) -> dict[str, bytes]:
 
 
 def with_attributes(root: bytes, attributes: dict[str, Any]) -> bytes:
-    """The root document with other attributes of the group."""
-    return json.dumps({**json.loads(root), "attributes": attributes}, indent=2).encode()
+    """The root document with other attributes of the group; the same bytes in whatever order they come."""
+    return json.dumps({**json.loads(root), "attributes": attributes}, indent=2, sort_keys=True).encode()

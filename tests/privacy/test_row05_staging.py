@@ -49,9 +49,16 @@ def interrupted(space: Workspace, stage: str, share: float = 0.5, **changes: Any
         release(space.spec(**changes), on_progress=stop)
 
 
+def work_folder(space: Workspace) -> Path:
+    """Where the release under way keeps what it stages."""
+    folder: Path = space.folder / STAGING / json.loads((space.folder / STAGING / "release.json").read_text())["release"]
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def planted(space: Workspace, values: float) -> list[list[Any]]:
     """Chunks of the attacker's own, each with its checksum, where the release would put them."""
-    work = next(path for path in (space.folder / STAGING).iterdir() if path.is_dir())
+    work = work_folder(space)
     entries = []
     for index in range(16):
         content = np.full((4, 8), values).tobytes()
@@ -76,7 +83,7 @@ def test_swapped_directions_do_not_turn_the_noise(space: Workspace) -> None:
     interrupted(space, "tiles", **DIRECTED)
     kept = state(space.folder)
     expected = honest(space, kept, **DIRECTED)
-    work = next(path for path in (space.folder / STAGING).iterdir() if path.is_dir())
+    work = work_folder(space)
     turned, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))
     (work / "directions.json").write_text(json.dumps({"directions": turned.tolist()}))
     for path in [*work.glob("manifest-*"), *work.glob("release/data/*")]:
@@ -106,7 +113,7 @@ def test_planted_chunks_are_never_published(space: Workspace, listed: bool) -> N
     expected = honest(space, kept, **SLOWLY)
     entries = planted(space, 1e6)
     if listed:
-        work = next(path for path in (space.folder / STAGING).iterdir() if path.is_dir())
+        work = work_folder(space)
         (work / "manifest-000000.json").write_text(json.dumps(entries))
     resume(space.spec(**SLOWLY))
     assert contents(space.folder / "out.zarr") == expected
@@ -140,7 +147,7 @@ def test_a_file_planted_in_staging_is_not_published_with_the_release(space: Work
     interrupted(space, "tiles", **SLOWLY)
     kept = state(space.folder)
     expected = honest(space, kept, **SLOWLY)
-    work = next(path for path in (space.folder / STAGING).iterdir() if path.is_dir())
+    work = work_folder(space)
     (work / "release" / "data" / "c.99.0").write_bytes(b"planted")
     (work / "release" / "readme.txt").write_bytes(b"planted")
     (work / "manifest-zzz.json").write_bytes(b"planted")

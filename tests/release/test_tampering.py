@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         create_key(space.folder / "curator.key")
         patch.delenv("DPDASK_SIGNING_KEY_PASSPHRASE", raising=False)
         space.ledger.open_dataset("people", PrivacyBudget(epsilon=100.0, delta=1e-3))
-        shutil.copy(space.folder / "ledger.db", space.folder / "before.db")
+        _back_up(space.folder / "ledger.db", space.folder / "before.db")
         group = zarr.open_group(space.folder / "source.zarr", mode="w")
         values = np.random.default_rng(3).standard_normal((48, 12))
         group.create_array("x", data=values, chunks=(12, 12), dimension_names=("person", "day"), attributes={"units": "kWh"})
@@ -44,6 +46,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
             publish={"coordinates": ["day"], "attributes": ["units"]},
         )
         yield space
+
+
+def _back_up(database: Path, copy: Path) -> None:
+    with sqlite3.connect(database) as live, sqlite3.connect(copy) as kept:
+        live.backup(kept)
 
 
 def _flip(group: Path) -> None:
@@ -198,8 +205,6 @@ def test_tampering_is_found_with_the_right_reason(
     result = _verify(published, group, how)
     assert result.exit_code == 4, result.output
     assert result.stderr.count("\n") == 1
-    import re
-
     assert re.search(reason, result.stderr), result.stderr
 
 
