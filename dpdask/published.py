@@ -13,9 +13,10 @@ from dpdask.metadata import ReleaseCard, card_from_attributes, card_text
 from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
 from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
 from dpdask.sensitivity import body_from_description
+from dpdask.signing import PublicKey, SignatureFacts, check_release_signature, release_signature
 from dpdask.store import Place, digest_of, open_group, place_at, read_chunk_records
 
-__all__ = ["open_release", "published_card", "read_card", "verify_release"]
+__all__ = ["open_release", "published_card", "read_card", "read_signature", "verify_release"]
 
 
 def published_card(output: Place, name: str | None = None) -> ReleaseCard | None:
@@ -34,6 +35,11 @@ def read_card(url: str, options: dict[str, Any] | None = None) -> ReleaseCard:
     return card_from_attributes(dict(open_group(place_at(url, options)).attrs))
 
 
+def read_signature(url: str, options: dict[str, Any] | None = None) -> SignatureFacts | None:
+    """The signature of a published group, unchecked; None when it is unsigned."""
+    return release_signature(dict(open_group(place_at(url, options)).attrs))
+
+
 def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
     """A published release as an xarray.DataArray; without xarray, the pair (zarr array, release card)."""
     place = place_at(url, options)
@@ -45,15 +51,20 @@ def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
     return xarray.open_zarr(place.zarr_store(), consolidated=True)[card.released.array]
 
 
-def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None) -> ReleaseCard:
-    """Recompute what a release says of itself: schema, every chunk, digest, guarantee.
+def verify_release(
+    url: str, options: dict[str, Any] | None = None, ledger: Ledger | None = None, trust: PublicKey | None = None
+) -> ReleaseCard:
+    """Recompute what a release says of itself: schema, every chunk, digest, guarantee, and the signature if there is one.
 
-    With a ledger also that this very card and these chunks were committed; without one, a card that was rewritten as a whole,
-    to agree with itself, is not found. Raises :class:`VerificationFailed` at the first thing that does not hold.
+    With a ledger also that this very card and these chunks were committed; with a key to ``trust``, that its owner signed them.
+    Without either, a card that was rewritten as a whole, to agree with itself, is not found. Raises :class:`VerificationFailed`
+    at the first thing that does not hold.
     """
     place = place_at(url, options)
     group = open_group(place)
     card = card_from_attributes(dict(group.attrs))
+    signed = {"card": card_text(card), "manifest_root": card.manifest.digest}
+    check_release_signature(dict(group.attrs), **signed, trust=trust)
     _check_chunks(place, card)
     try:
         array = group[card.released.array]

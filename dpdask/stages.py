@@ -21,6 +21,7 @@ from dpdask.ledger import Ledger, ReleaseRecord
 from dpdask.metadata import ReleaseCard, array_attributes, card_text, group_attributes
 from dpdask.planning import ReleasePlan, component_with_directions, spec_digest
 from dpdask.published import published_card
+from dpdask.signing import SIGNATURE_ATTRIBUTE, load_signing_key, sign_release
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import ChunkRecord, Coordinate, LocalPlace, Staging, digest_of_bytes, release_documents
 
@@ -102,6 +103,7 @@ class ReleaseRun:
         """Check the cluster and the source, compute norms and sums: nothing is charged yet."""
         made = self.plan
         _check_reach(made, self.cluster)
+        load_signing_key()  # one that cannot be used is refused before the charge
         if made.directions is not None:
             self._directions = execute.prepare(self.cluster, made, made.directions, self.on_progress)
         self._prepared = execute.prepare(self.cluster, made, made.data, self.on_progress)
@@ -238,7 +240,7 @@ class ReleaseRun:
             )
         documents = release_documents(
             made.layout,
-            group_attributes=group_attributes(card),
+            group_attributes=group_attributes(card) | self._signature(card),
             array_attributes=array_attributes(card, self._public),
             coordinates=self._coordinates,
         )
@@ -247,6 +249,14 @@ class ReleaseRun:
         if not self._staging.publish():
             raise StoreError(f"output {made.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
         return card
+
+    def _signature(self, card: ReleaseCard) -> dict[str, Any]:
+        """The group's attribute with the curator's signature, where a key is configured."""
+        key = load_signing_key()
+        if key is None:
+            return {}
+        head = self._ledger.head(self.plan.spec.budget.dataset)
+        return {SIGNATURE_ATTRIBUTE: sign_release(key, card=card_text(card), manifest_root=card.manifest.digest, head=head)}
 
     def _overtaken(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first: then that is our receipt."""

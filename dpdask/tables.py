@@ -173,8 +173,8 @@ def _cut(bound: dict[str, Any]) -> list[tuple[str, str]]:
     return [("entries", f"cut at +-{bound['cut_at']:.6g}")] if "cut_at" in bound else []
 
 
-def card_table(card: ReleaseCard) -> Table:
-    """A release card for people."""
+def card_table(card: ReleaseCard, signed_by: str | None = None) -> Table:
+    """A release card for people; ``signed_by`` says whose key signed it, which is not on the card."""
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
     bound = {**card.unit.bound}
     kind = bound.pop("kind")
@@ -203,5 +203,6 @@ def card_table(card: ReleaseCard) -> Table:
             ),
             ("not protected", "; ".join(card.unprotected)),
             ("manifest", f"{card.manifest.chunks} chunks, {card.manifest.digest}"),
+            *([("signed by", signed_by)] if signed_by else []),
         ],
     )

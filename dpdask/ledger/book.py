@@ -35,7 +35,16 @@ from dpdask.ledger.chain import (
     rows_of,
     total_of,
 )
-from dpdask.ledger.records import CLOSING, DatasetState, Forecast, ProtectedUnit, ReleaseRecord, Reservation, SeriesWindow
+from dpdask.ledger.records import (
+    CLOSING,
+    DatasetState,
+    Forecast,
+    LedgerHead,
+    ProtectedUnit,
+    ReleaseRecord,
+    Reservation,
+    SeriesWindow,
+)
 from dpdask.ledger.tables import connect, create_tables, datasets, entries, forget_deleted, release_keys
 from dpdask.noise.stream import ReleaseKey, random_bytes
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
@@ -101,6 +110,13 @@ class Ledger:
                 if row.kind == "reserve" and (facts := json.loads(row.body))
             },
         )
+
+    def head(self, dataset: str) -> LedgerHead:
+        """The newest entry of a dataset's chain."""
+        with _plain_errors(), self._engine.begin() as connection:
+            known_total(connection, dataset, lock=False)
+            rows = rows_of(connection, dataset)
+        return LedgerHead(dataset, len(rows), rows[-1].hash)
 
     def forecast(
         self,

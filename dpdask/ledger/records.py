@@ -7,7 +7,7 @@ from typing import Any
 
 from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 
-__all__ = ["CLOSING", "DatasetState", "Forecast", "ProtectedUnit", "ReleaseRecord", "Reservation", "SeriesWindow"]
+__all__ = ["CLOSING", "DatasetState", "Forecast", "LedgerHead", "ProtectedUnit", "ReleaseRecord", "Reservation", "SeriesWindow"]
 
 CLOSING = ("commit", "burn")
 
@@ -32,6 +32,15 @@ class ProtectedUnit:
             "array": self.array,
             "record_axis": self.record_axis,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHead:
+    """The newest entry of a dataset's chain: its position, counted from 1, and its hash."""
+
+    dataset: str
+    sequence: int
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)

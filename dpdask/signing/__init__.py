@@ -16,6 +16,7 @@ from dpdask.signing.files import (
     read_signing_key,
 )
 from dpdask.signing.keys import PublicKey, SigningKey, check, fingerprint, sign
+from dpdask.signing.releases import SIGNATURE_ATTRIBUTE, check_release_signature, release_signature, sign_release
 from dpdask.signing.statements import (
     Head,
     SignatureFacts,
@@ -28,11 +29,13 @@ from dpdask.signing.statements import (
 __all__ = [
     "KEY_VARIABLE",
     "PASSPHRASE_VARIABLE",
+    "SIGNATURE_ATTRIBUTE",
     "Head",
     "PublicKey",
     "SignatureFacts",
     "SigningKey",
     "check",
+    "check_release_signature",
     "check_statement",
     "configured_key_path",
     "create_key",
@@ -43,7 +46,9 @@ __all__ = [
     "public_key_path",
     "read_public_key",
     "read_signing_key",
+    "release_signature",
     "release_statement",
     "sign",
+    "sign_release",
     "sign_statement",
 ]
