@@ -18,7 +18,7 @@ from dpdask.metadata import ReleaseCard, array_attributes, card_from_attributes,
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
 from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
 from dpdask.sensitivity import body_from_description
-from dpdask.signing import PublicKey, SignatureFacts, check_statement, release_statement
+from dpdask.signing import PublicKey, SignatureFacts, check_statement, fingerprint, release_statement
 from dpdask.store import (
     CARD_ARRAYS,
     MANIFEST_ARRAY,
@@ -212,7 +212,9 @@ def check_signature(card: ReleaseCard, root: bytes, trust: PublicKey | None = No
     stored = json.loads(root)["attributes"].get("dp_signature")
     if stored is None and card.signed_by is None:
         if trust is not None:
-            raise VerificationFailed("the release is unsigned, so no key can vouch for it; ask its curator for a signed one")
+            raise VerificationFailed(
+                f"the release is unsigned, so nothing shows that {fingerprint(trust)} published it; verify it with the ledger"
+            )
         return
     if stored is None or card.signed_by is None:
         raise VerificationFailed("the card and the signature beside it do not belong together: one of them was removed")

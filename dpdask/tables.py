@@ -202,6 +202,8 @@ def card_table(card: ReleaseCard) -> Table:
                 f" at delta {card.composition.total.delta:g}",
             ),
             ("not protected", "; ".join(card.unprotected)),
-            ("manifest", f"{card.manifest.chunks} chunks, {card.manifest.digest}"),
+            *([("manifest", f"{card.manifest.objects} objects, {card.manifest.root}")] if card.manifest else []),
+            ("ledger", f"entry {card.ledger.sequence}, {card.ledger.hash}"),
+            ("signed by", card.signed_by or "nobody: it is unsigned"),
         ],
     )

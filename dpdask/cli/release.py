@@ -113,20 +113,31 @@ def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.option("--ledger", "ledger_url", help="Also check that this ledger committed the release.")
+@click.option("--trust", "trust_path", metavar="CURATOR.pub", help="Also check that the owner of this public key signed it.")
 @_options_option
 @_json_option
-def verify(url: str, ledger_url: str | None, options: tuple[str, ...], as_json: bool) -> None:
-    """Recompute a release's digests, schema and guarantee."""
+def verify(url: str, ledger_url: str | None, trust_path: str | None, options: tuple[str, ...], as_json: bool) -> None:
+    """Recompute a release's digests, schema and guarantee, and check its signature."""
     from dpdask.ledger import Ledger
     from dpdask.published import verify_release
+    from dpdask.signing import read_public_key
 
     book = None if ledger_url is None else Ledger(ledger_url, create=False)
-    card = verify_release(url, _parsed_options(options), ledger=book)
+    trust = None if trust_path is None else read_public_key(trust_path)
+    card = verify_release(url, _parsed_options(options), ledger=book, trust=trust)
+    objects = 0 if card.manifest is None else card.manifest.objects
     if as_json:
-        print_json({"release": card.release, "intact": True, "chunks": card.manifest.chunks, "ledger": book is not None})
+        facts = {"release": card.release, "intact": True, "objects": objects, "ledger": book is not None}
+        print_json({**facts, "signed_by": card.signed_by, "trusted": trust is not None})
+        return
+    checked = "" if book is None else "; the ledger committed this card and manifest"
+    click.echo(f"release {card.release[:12]}: {objects} objects, card and guarantee hold{checked}")
+    if card.signed_by is None:
+        click.echo("unsigned: no key vouches for who published it")
+    elif trust is None:
+        click.echo(f"signed by {card.signed_by}, which anybody may call their key: check it with --trust CURATOR.pub")
     else:
-        checked = "" if book is None else "; the ledger committed this card and manifest"
-        click.echo(f"release {card.release[:12]}: {card.manifest.chunks} chunks, card and guarantee hold{checked}")
+        click.echo(f"signed by {card.signed_by}, the trusted key")
 
 
 @click.command()
