@@ -31,9 +31,8 @@ def curator(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DPDASK_SIGNING_KEY", raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("no-configuration")))
 
 
 def released(space: Workspace, file: str = "out.zarr") -> str:
