@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from dpdask.ledger import ReleaseRecord
+from dpdask.mechanisms import amplified_rate
 from dpdask.metadata import ReleaseCard
 from dpdask.planning import Component, ReleasePlan, software_versions
 from dpdask.spec.release import ReleaseSpec
@@ -48,7 +49,8 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
-                "sampling_rate": spec.composition.sampling_rate,
+                "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
+                "sampling": _sampling_facts(spec, query.max_contributions),
                 "total": {"epsilon": record.total.epsilon, "delta": record.total.delta},
                 "cumulative_epsilon": record.cumulative.epsilon(record.total.delta),
             },
@@ -64,6 +66,15 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "manifest": {"digest": digest_of(chunks), "chunks": len(chunks)},
         }
     )
+
+
+def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | None:
+    """Who was sampled, and how often a privacy unit therefore takes part."""
+    sampling = spec.composition.sampling
+    if sampling is None:
+        return None
+    amplified = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=contributions)
+    return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
 
 
 def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:
