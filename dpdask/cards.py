@@ -7,6 +7,7 @@ from typing import Any
 
 from dpdask.card_arrays import LARGE, count_numbers, noise_arrays
 from dpdask.ledger import LedgerHead
+from dpdask.mechanisms import amplified_rate
 from dpdask.metadata import ReleaseCard
 from dpdask.planning import Component, ReleasePlan, software_versions
 from dpdask.privacy import PrivacyBudget
@@ -73,7 +74,8 @@ def make_card(
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
-                "sampling_rate": spec.composition.sampling_rate,
+                "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
+                "sampling": _sampling_facts(spec, query.max_contributions),
                 "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
                 "cumulative_epsilon": charge.cumulative_epsilon,
             },
@@ -96,6 +98,15 @@ def make_card(
             "signed_by": signed_by,
         }
     )
+
+
+def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | None:
+    """Who was sampled, and how often a privacy unit therefore takes part."""
+    sampling = spec.composition.sampling
+    if sampling is None:
+        return None
+    amplified = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=contributions)
+    return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
 
 
 def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:

@@ -86,12 +86,25 @@ class Sensitivity(_Facts):
     origin: Literal["clipped", "public-range", "declared"]
 
 
+class Sampling(_Facts):
+    """Who was sampled for each step, by the caller, independently of everybody else."""
+
+    rate: float
+    of: Literal["privacy-units", "records"]
+    amplified_rate: float = Field(
+        description="the probability that a privacy unit takes part in a step: rate, or 1-(1-rate)^max_contributions of records"
+    )
+
+
 class Composition(_Facts):
     """This release among the dataset's."""
 
     dataset: str
     steps: int
-    sampling_rate: float | None
+    steps_are_independent: Literal["declared"] | None = Field(
+        description="the caller declares that no step was computed from another's raw result; null for a single result"
+    )
+    sampling: Sampling | None
     total: Budget
     cumulative_epsilon: float = Field(
         description="epsilon spent by the dataset up to and with this release, at the total's delta"

@@ -12,7 +12,7 @@ import numpy as np
 from dpdask.card_arrays import CardArrays, with_arrays
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerHead
-from dpdask.mechanisms import Steps
+from dpdask.mechanisms import Steps, amplified_rate
 from dpdask.mechanisms.gaussian import gaussian_mu
 from dpdask.metadata import ReleaseCard, array_attributes, card_from_attributes, card_text, group_attributes
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
@@ -241,7 +241,7 @@ def _check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     shrink = math.sqrt((card.released.shape[0] + 1) / (2 * card.released.shape[0])) if query == "covariance" else 1.0
     if not math.isclose(noise.entry_std / card.query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=1e-9):
         raise VerificationFailed("the noise level on the card does not follow from its noise")
-    steps = Steps(count=card.composition.steps, sampling_rate=card.composition.sampling_rate)
+    steps = Steps(count=card.composition.steps, sampling_rate=_sampling_rate(card))
     if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile) and steps.single:
         same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
         enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
@@ -256,6 +256,19 @@ def _check_guarantee(card: ReleaseCard, noise: Noise) -> None:
         enough = False
     if not enough:
         raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
+
+
+def _sampling_rate(card: ReleaseCard) -> float | None:
+    """The rate that amplifies, from who was sampled and how many records a privacy unit has."""
+    if (card.composition.steps > 1) != (card.composition.steps_are_independent is not None):
+        raise VerificationFailed("the card's steps are not declared independent, or a single result says that they are")
+    sampling = card.composition.sampling
+    if sampling is None:
+        return None
+    rate = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=card.unit.max_contributions)
+    if not math.isclose(rate, sampling.amplified_rate, rel_tol=1e-12):
+        raise VerificationFailed("the amplified sampling rate on the card does not follow from who was sampled")
+    return rate
 
 
 def _rounding(card: ReleaseCard) -> float:

@@ -173,6 +173,16 @@ def _cut(bound: dict[str, Any]) -> list[tuple[str, str]]:
     return [("entries", f"cut at +-{bound['cut_at']:.6g}")] if "cut_at" in bound else []
 
 
+def _composed(card: ReleaseCard) -> list[tuple[str, str]]:
+    """The steps of a stack and who was sampled for them."""
+    composition, sampling = card.composition, card.composition.sampling
+    rows = [] if composition.steps == 1 else [("steps", f"{composition.steps}, declared independent of each other")]
+    if sampling is not None:
+        text = f"{sampling.of} at rate {sampling.rate:g}; a unit takes part with {sampling.amplified_rate:.6g}"
+        rows.append(("sampled", text))
+    return rows
+
+
 def card_table(card: ReleaseCard) -> Table:
     """A release card for people."""
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
@@ -190,6 +200,7 @@ def card_table(card: ReleaseCard) -> Table:
             ("query", card.query["name"]),
             ("protects", unit),
             *_cut(card.unit.bound),
+            *_composed(card),
             ("mechanism", card.mechanism["name"]),
             ("noise", f"{card.noise['name']}, standard deviation {card.released.noise_std:.6g} per entry"),
             ("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),

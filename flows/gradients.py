@@ -1,4 +1,4 @@
-"""A stack of T per-step tensors, such as clipped gradient sums, as one composed release with a sampling rate."""
+"""A stack of T independent per-step tensors, such as clipped sums, as one composed release, sampled or not."""
 
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from pydantic import Field
 from dpdask.errors import DpdaskError
 from dpdask.privacy import Adjacency
 from dpdask.spec import ReleaseSpec, parse_release_spec
+from dpdask.spec.calibration import SamplingSection
 from dpdask.spec.release import BudgetSection, ComputeSection, OutputSection, PublishSection, SourceSection, UnitSection
 from dpdask.store import open_source, place_at
 
@@ -24,17 +25,21 @@ def privatize_gradients(
     epsilon: float,
     delta: float,
     clip_norm: Annotated[float, Field(gt=0)],
-    sampling_rate: Annotated[float | None, Field(gt=0, le=1)] = None,
+    steps_are_independent: bool,
+    sampling: SamplingSection | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE_ONE,
     max_contributions: Annotated[int, Field(ge=1)] = 1,
     compute: ComputeSection = ComputeSection(),  # a frozen value
     publish: PublishSection = PublishSection(),
 ) -> Any:
-    """Release the steps along the source's first axis, each a sum of records clipped to ``clip_norm`` by the caller.
+    """Release the steps along the source's first axis, each a sum of records that the caller clipped, one by one.
 
-    The steps share (epsilon, delta): their noise is composed exactly, amplified by Poisson sampling with ``sampling_rate``.
-    A unit moves one clipped sum by ``clip_norm``, all its ``max_contributions`` records together, which are noted for a dataset
-    of such units.
+    Each record is clipped to ``clip_norm`` before it is added, so a unit moves a step by ``max_contributions * clip_norm``,
+    twice that under replace-one. The steps share (epsilon, delta): their noise is composed exactly, amplified by the Poisson
+    ``sampling`` of privacy units or of records.
+
+    ``steps_are_independent`` says that no step was computed from another's raw result. A finished training run is not such a
+    stack: its later steps depend on every record through the weights, which no clip norm bounds. It is refused otherwise.
     """
     refusal = None
     try:
@@ -48,7 +53,8 @@ def privatize_gradients(
             privacy={"epsilon": epsilon, "delta": delta},
             clip_norm=clip_norm,
             steps=steps,
-            sampling_rate=sampling_rate,
+            steps_are_independent=steps_are_independent,
+            sampling=sampling,
             unit=UnitSection(adjacency=adjacency, max_contributions=max_contributions),
             compute=compute,
             publish=publish,
@@ -65,12 +71,14 @@ def gradient_spec(
     privacy: dict[str, float],
     clip_norm: float,
     steps: int,
-    sampling_rate: float | None,
+    steps_are_independent: bool,
+    sampling: SamplingSection | None,
     unit: UnitSection,
     **sections: Any,
 ) -> ReleaseSpec:
-    """The release of a stack: a declared sensitivity per step, one clip norm under add-remove-one, two under replace-one."""
-    sensitivity = clip_norm if unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2 * clip_norm
+    """The release of a stack: a unit moves a step by a clip norm for each of its records, by two under replace-one."""
+    moves = 1 if unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2
+    sensitivity = moves * unit.max_contributions * clip_norm
     plain = {name: section.model_dump(by_alias=True, exclude_defaults=True) for name, section in sections.items()}
     return parse_release_spec(
         {
@@ -79,6 +87,10 @@ def gradient_spec(
             "query": {"name": "declared", "l2_sensitivity": sensitivity},
             "privacy": privacy,
             "mechanism": "analytic-gaussian",
-            "composition": {"steps": steps, "sampling_rate": sampling_rate},
+            "composition": {
+                "steps": steps,
+                "steps_are_independent": steps_are_independent,
+                "sampling": None if sampling is None else sampling.model_dump(),
+            },
         }
     )

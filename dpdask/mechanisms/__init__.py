@@ -1,9 +1,9 @@
 """Mechanisms: (budget, body, shape) to noise with a guarantee. After calibration nobody asks which one it was."""
 
 from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
-from dpdask.mechanisms.calibrated import Calibrated, Steps, amortise
+from dpdask.mechanisms.calibrated import Calibrated, Steps, amortise, amplified_rate
 from dpdask.mechanisms.directional import directional
-from dpdask.mechanisms.from_spec import calibrate, calibrate_mechanism
+from dpdask.mechanisms.from_spec import calibrate, calibrate_mechanism, steps_of
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
 from dpdask.mechanisms.mvg import mvg
@@ -18,6 +18,7 @@ __all__ = [
     "Steps",
     "Uniform",
     "amortise",
+    "amplified_rate",
     "analytic_gaussian",
     "calibrate",
     "calibrate_mechanism",
@@ -29,6 +30,7 @@ __all__ = [
     "mgm",
     "mvg",
     "rank_one",
+    "steps_of",
     "udn",
     "utility_weights",
 ]

@@ -14,7 +14,7 @@ from dpdask.noise import Noise
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.profiles import GaussianProfile, SampledProfile, SphericalProfile, compose
 
-__all__ = ["Calibrated", "Steps", "amortise"]
+__all__ = ["Calibrated", "Steps", "amortise", "amplified_rate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,10 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """T releases of the same noise on the same data, each on all records or on a Poisson sample of them.
+    """T releases of the same noise on the same data, each on all privacy units or on a Poisson sample.
 
-    ``slack`` is the delta' that strong composition sets aside, as a share of the budget's delta.
+    ``sampling_rate`` is the probability with which a privacy unit takes part in a step, by any of its records
+    (:func:`amplified_rate`). ``slack`` is the delta' that strong composition sets aside, as a share of the budget's delta.
     """
 
     count: int = 1
@@ -79,7 +80,7 @@ class Steps:
         if budget.delta < 1e-12:
             raise InvalidMechanism(
                 f"delta={budget.delta:g} is below the 1e-12 that privacy loss distributions resolve;"
-                " choose a larger delta or drop sampling_rate"
+                " choose a larger delta or drop composition.sampling"
             )
 
         def excess(log_mu: float) -> float:
@@ -114,6 +115,20 @@ class Steps:
             return ""
         sampled = "" if self.sampling_rate is None else f", Poisson-sampled at {self.sampling_rate:g}"
         return f"; {self.count} steps by {composition}{sampled}"
+
+
+def amplified_rate(*, rate: float, of: str, contributions: int) -> float:
+    """The probability that a privacy unit takes part in a Poisson-sampled step, rounded up.
+
+    Units that are sampled as a whole take part with ``rate``. Where ``of`` is ``records``, each of a unit's up to
+    ``contributions`` records is drawn on its own, and the unit takes part with 1 - (1 - rate)^contributions.
+
+    Guarantee: amplification with this rate and the sensitivity of a whole unit is an upper bound on the privacy loss, however
+    many of the unit's records are in the sample (docs/mechanisms/composition.md has the proof).
+    """
+    if of == "privacy-units" or contributions == 1 or rate >= 1:
+        return rate
+    return min(1.0, -math.expm1(contributions * math.log1p(-rate)) * (1 + 1e-14))
 
 
 def amortise(budget: PrivacyBudget, *, steps: float, sampling_rate: float, slack: float) -> PrivacyBudget:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpdask.errors import InvalidMechanism
+from dpdask.errors import InvalidMechanism, InvalidSensitivity
 from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
-from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.calibrated import Calibrated, Steps, amplified_rate
 from dpdask.mechanisms.directional import directional
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
@@ -18,20 +18,35 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import Body
 from dpdask.spec import calibration as s
 
-__all__ = ["calibrate", "calibrate_mechanism"]
+__all__ = ["calibrate", "calibrate_mechanism", "steps_of"]
 
 
 def calibrate(spec: s.CalibrationSpec) -> Calibrated:
     """The noise and the guarantee that ``spec`` asks for."""
     shape = tuple(spec.shape)
+    sampling, contributions = spec.composition.sampling, spec.sensitivity.max_contributions
+    if sampling is not None and sampling.of == "records" and contributions is None:
+        raise InvalidSensitivity(
+            "composition.sampling of records needs sensitivity.max_contributions, how many records a privacy unit has at most;"
+            " give it"
+        )
     return calibrate_mechanism(
         spec.mechanism,
         budget=spec.privacy.budget(),
         body=spec.sensitivity.body(shape),
         shape=shape,
-        composition=spec.composition,
+        steps=steps_of(spec.composition, contributions or 1),
         norm_bound=spec.sensitivity.norm_bound(shape),
     )
+
+
+def steps_of(composition: s.CompositionSection, contributions: int) -> Steps:
+    """The steps of a spec, for privacy units of at most ``contributions`` records."""
+    sampling = composition.sampling
+    rate = None
+    if sampling is not None:
+        rate = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=contributions)
+    return Steps(count=composition.steps, sampling_rate=rate, slack=composition.slack)
 
 
 def calibrate_mechanism(
@@ -40,20 +55,11 @@ def calibrate_mechanism(
     budget: PrivacyBudget,
     body: Body,
     shape: tuple[int, ...],
-    composition: s.CompositionSection,
+    steps: Steps,
     norm_bound: float | None,
 ) -> Calibrated:
     """The noise and the guarantee of one mechanism; ``norm_bound`` is sup ||f||, where it is known."""
-    asked: dict[str, Any] = {
-        "budget": budget,
-        "body": body,
-        "shape": shape,
-        "steps": Steps(
-            count=composition.steps,
-            sampling_rate=composition.sampling_rate,
-            slack=composition.slack,
-        ),
-    }
+    asked: dict[str, Any] = {"budget": budget, "body": body, "shape": shape, "steps": steps}
     if isinstance(getattr(section, "directions", None), s.EstimatedDirections):
         raise InvalidMechanism("directions from dp-covariance need the data; give them in a release, or give public directions")
     match section:

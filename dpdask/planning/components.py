@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms import Steps, calibrate_mechanism
+from dpdask.mechanisms import calibrate_mechanism, steps_of
 from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.profiles import GaussianProfile, compose
 from dpdask.queries import Clip, Query, build_query
 from dpdask.spec.calibration import AnalyticGaussianSection, CompositionSection, EstimatedDirections, MechanismSection
-from dpdask.spec.release import CovarianceSection, ReleaseSpec
+from dpdask.spec.release import CovarianceSection, ReleaseSpec, StackSection
 from dpdask.tiling import Tiling
 
 __all__ = ["component_with_directions", "directions_component", "make_component", "share_of", "together"]
@@ -29,8 +29,9 @@ def make_component(
     """Calibrate a mechanism to a query and fit its noise; the guarantee is that of what is really added."""
     steps = composition.steps
     shape = query.answer_shape if steps == 1 else query.answer_shape[1:] or (1,)
+    composed = steps_of(composition, query.max_contributions)
     calibrated = calibrate_mechanism(
-        section, budget=budget, body=query.body, shape=shape, composition=composition, norm_bound=query.norm_bound
+        section, budget=budget, body=query.body, shape=shape, steps=composed, norm_bound=query.norm_bound
     )
     noise = calibrated.noise
     if steps > 1:
@@ -40,7 +41,6 @@ def make_component(
     fitted = query.fit(noise, mu=calibrated.calibration.get("mu"), asked=spec.noise.steps_per_sigma)
     guarantee = calibrated.guarantee
     if fitted.mu is not None and fitted.mu != calibrated.calibration.get("mu"):
-        composed = Steps(count=steps, sampling_rate=composition.sampling_rate, slack=composition.slack)
         verified = composed.compose(GaussianProfile(fitted.mu), query.body.adjacency)
         guarantee = Guarantee(claimed=guarantee.claimed, theorem=guarantee.theorem, verified=verified)
     return Component(
@@ -69,7 +69,7 @@ def directions_component(spec: ReleaseSpec, query: Query, estimated: EstimatedDi
     if getattr(spec.mechanism, "axis", 0) % 2 != feature:
         raise InvalidMechanism(f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}")
     unit = spec.unit.model_copy(update={"l2_clip_norm": bound.norm})
-    covariance = build_query(CovarianceSection(name="covariance"), unit, query.source_shape, CompositionSection())
+    covariance = build_query(CovarianceSection(name="covariance"), unit, query.source_shape, StackSection())
     return make_component(
         "directions",
         spec.model_copy(update={"noise": type(spec.noise)()}),
@@ -92,7 +92,7 @@ def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) 
         budget=budget,
         body=query.body,
         shape=query.answer_shape,
-        composition=plan.spec.composition,
+        steps=steps_of(plan.spec.composition, query.max_contributions),
         norm_bound=query.norm_bound,
     )
     planned = plan.data.calibrated.calibration["mu"]

@@ -57,12 +57,13 @@ def compose(parts: Iterable[tuple[PrivacyProfile, int]]) -> PrivacyProfile:
 
 @dataclass(frozen=True, slots=True)
 class SampledProfile:
-    """One Poisson-sampled step: each record takes part independently with probability ``sampling_rate``.
+    """One Poisson-sampled step: each privacy unit takes part independently with probability ``sampling_rate``.
 
-    Guarantee: exact for Gaussian noise under add/remove-one (dp-accounting). Otherwise the bound
+    Guarantee: exact for Gaussian noise under add/remove-one (dp-accounting) where a unit takes part as a whole, an upper bound
+    where some of its records do (docs/mechanisms/composition.md). Otherwise the bound
     ``delta_q(epsilon) = q delta(ln(1 + (e^epsilon - 1)/q))`` of Balle, Barthe & Gaboardi 2018 (advanced joint convexity),
-    valid in both directions; under replace-one it assumes that leaving a record out moves the query by no more than
-    replacing it does, as for clipped sums.
+    valid in both directions; under replace-one it assumes that leaving a unit's records out of a sample moves the query by no
+    more than replacing them does, as for clipped sums.
     """
 
     step: GaussianProfile | SphericalProfile

@@ -14,27 +14,27 @@ from dpdask.queries.identity import Declared, Identity
 from dpdask.queries.sums import Covariance, Mean, Sum
 from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox
 from dpdask.spec import release as s
-from dpdask.spec.calibration import CompositionSection, range_pairs
+from dpdask.spec.calibration import range_pairs
 
 __all__ = ["build_query"]
 
 _UP = 1 + 1e-14
 
 
-def build_query(section: s.QuerySection, unit: s.UnitSection, shape: tuple[int, ...], composition: CompositionSection) -> Query:
+def build_query(section: s.QuerySection, unit: s.UnitSection, shape: tuple[int, ...], composition: s.StackSection) -> Query:
     """The query of a spec on a source of ``shape``, with what one unit can change of its answer."""
     steps = composition.steps
     if not isinstance(section, s.DeclaredSection):
         if steps > 1:
             raise InvalidSpec("composition.steps goes with query: declared, a stack of per-step results; leave it out")
-        if composition.sampling_rate is not None:
+        if composition.sampling is not None:
             raise InvalidSpec(
-                "composition.sampling_rate amplifies privacy only where records were sampled, and this query reads them all;"
+                "composition.sampling amplifies privacy only where records were sampled, and this query reads them all;"
                 " leave it out, or release sampled results as query: declared"
             )
     match section:
         case s.DeclaredSection():
-            return _declared(section, unit, shape, steps)
+            return _declared(section, unit, shape, composition)
         case s.HistogramSection():
             return _histogram(section, unit, shape)
     axis = _record_axis(unit, shape)
@@ -241,9 +241,16 @@ def _edges(given: list[float] | s.Bins) -> tuple[float, ...]:
     return row
 
 
-def _declared(section: s.DeclaredSection, unit: s.UnitSection, shape: tuple[int, ...], steps: int) -> Declared:
+def _declared(section: s.DeclaredSection, unit: s.UnitSection, shape: tuple[int, ...], composition: s.StackSection) -> Declared:
     if unit.l2_clip_norm is not None or unit.ranges is not None or unit.record_axis is not None:
         raise InvalidSensitivity("a declared result has no records any more; drop unit.record_axis, l2_clip_norm and ranges")
+    steps = composition.steps
+    if steps > 1 and not composition.steps_are_independent:
+        raise InvalidSpec(
+            f"composition.steps={steps} needs steps_are_independent: true, which says that no step was computed from another's"
+            " raw result; the later steps of a finished training run depend on every record through the weights, which no clip"
+            " norm bounds: add noise to each step before the next one is computed"
+        )
     if steps > 1 and shape[0] != steps:
         raise InvalidSpec(f"composition.steps={steps} is not the length {shape[0]} of the source's first axis; give that")
     return Declared(  # the sensitivity is that of a whole unit, however many records it has

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.noise import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
@@ -34,6 +34,7 @@ __all__ = [
     "PrivacySection",
     "Ranges",
     "RankOneSection",
+    "SamplingSection",
     "Section",
     "SensitivitySection",
     "UdnSection",
@@ -100,13 +101,17 @@ class PrivacySection(Section):
 
 
 class SensitivitySection(Section):
-    """``sensitivity``: an l2 bound, or public ranges that the pipeline enforces."""
+    """``sensitivity``: an l2 bound of a whole privacy unit, or public ranges that the pipeline enforces.
+
+    ``max_contributions`` is how many records a unit has; it matters where records are sampled.
+    """
 
     l2: Number | None = None
     ranges: Ranges | None = None
     record_axis: Whole | None = None
     feature_axis: Whole | None = None
     adjacency: Adjacency = Adjacency.REPLACE_ONE
+    max_contributions: Annotated[Whole, Field(ge=1)] | None = None
     origin: Literal["declared", "clipped", "public-range", "measured"] | None = None
 
     def body(self, shape: tuple[int, ...]) -> Body:
@@ -330,12 +335,36 @@ MechanismSection = Annotated[
 ]
 
 
+class SamplingSection(Section):
+    """``sampling``: every step works on a Poisson sample, to which each of ``of`` belongs independently with ``rate``."""
+
+    rate: Number
+    of: Literal["privacy-units", "records"]
+
+    @field_validator("rate")
+    @classmethod
+    def _probability(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(f"{value:g} is not a probability; choose 0 < rate <= 1")
+        return value
+
+
 class CompositionSection(Section):
     """``composition``: T steps that share the budget, optionally on Poisson samples."""
 
     steps: Whole = 1
-    sampling_rate: Number | None = None
+    sampling: SamplingSection | None = None
     slack: Number = 1e-5
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_who_is_sampled(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "sampling_rate" in given:
+            raise ValueError(
+                "sampling_rate does not say who is sampled; write sampling: {rate: ..., of: privacy-units}, or of: records"
+                " where the records of one unit are drawn independently"
+            )
+        return given
 
 
 class CalibrationSpec(Section):

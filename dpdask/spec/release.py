@@ -41,6 +41,7 @@ __all__ = [
     "QuerySection",
     "ReleaseSpec",
     "SourceSection",
+    "StackSection",
     "SumSection",
     "TlsSection",
     "UnitSection",
@@ -220,6 +221,12 @@ QuerySection = Annotated[
 ]
 
 
+class StackSection(CompositionSection):
+    """``composition`` of a release: the source is a finished stack of results, one per step."""
+
+    steps_are_independent: bool = False
+
+
 class NoiseSection(Section):
     """``noise``: the grid and the published type. Integer types publish grid integers with a CF ``scale_factor``."""
 
@@ -304,7 +311,7 @@ class ReleaseSpec(Section):
     query: Annotated[QuerySection, BeforeValidator(_named, json_schema_input_type=QuerySection | str)]
     privacy: PrivacySection
     mechanism: Annotated[MechanismSection, BeforeValidator(_named, json_schema_input_type=MechanismSection | str)]
-    composition: CompositionSection = CompositionSection()
+    composition: StackSection = StackSection()
     noise: NoiseSection = NoiseSection()
     budget: BudgetSection
     compute: ComputeSection = ComputeSection()

@@ -240,11 +240,14 @@ def test_a_stack_of_steps_may_be_a_window_and_joins_a_dataset_of_larger_units(se
         epsilon=1,
         delta=1e-6,
         clip_norm=1.0,
+        steps_are_independent=True,
         adjacency="replace-one",
         max_contributions=3,
     )
     assert "COMPLETED" in said
     assert space.values("steps.zarr").shape == (4, 4)
+    card = verify_release(str(space.folder / "steps.zarr"), ledger=space.ledger)
+    assert card.sensitivity.l2 == 6.0  # three records of a unit, each clipped to 1, replaced by three others
 
 
 def test_gradients_are_one_composed_release(server: PrefectServer, space: Workspace) -> None:
@@ -259,12 +262,18 @@ def test_gradients_are_one_composed_release(server: PrefectServer, space: Worksp
         epsilon=2.0,
         delta=1e-5,
         clip_norm=1.0,
-        sampling_rate=0.05,
+        steps_are_independent=True,
+        max_contributions=4,
+        sampling={"rate": 0.05, "of": "records"},
     )
     assert "COMPLETED" in said, said
     card = verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     assert card.composition.steps == 50
-    assert card.composition.sampling_rate == 0.05
+    assert card.composition.steps_are_independent == "declared"
+    assert card.composition.sampling is not None
+    assert (card.composition.sampling.rate, card.composition.sampling.of) == (0.05, "records")
+    assert card.composition.sampling.amplified_rate == pytest.approx(1 - 0.95**4)
+    assert card.sensitivity.l2 == 4.0
     assert card.guarantee.certified
     assert card.released.noise_std == pytest.approx(float(np.std(space.values())), rel=0.1)
 

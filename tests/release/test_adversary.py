@@ -34,7 +34,7 @@ from tests.release.conftest import Workspace, people
 def test_sampling_that_never_happens_is_not_rewarded(space: Workspace, query: str) -> None:
     space.source(people())
     with pytest.raises(InvalidSpec, match="reads them all"):
-        space.release(query=query, composition={"sampling_rate": 0.01})
+        space.release(query=query, composition={"sampling": {"rate": 0.01, "of": "records"}})
 
 
 def test_nothing_published_is_a_hash_of_the_data(space: Workspace) -> None:

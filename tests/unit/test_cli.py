@@ -161,7 +161,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"shape": []}, "shape"),
     ({"shape": [0, 3]}, "shape"),
     ({"composition": {"steps": 0}}, "steps=0"),
-    ({"composition": {"steps": 3, "sampling_rate": 2}}, "sampling_rate=2"),
+    ({"composition": {"steps": 3, "sampling_rate": 0.1}}, "sampling: {rate: ..., of: privacy-units}"),
+    ({"composition": {"steps": 3, "sampling": {"rate": 2, "of": "records"}}}, "rate: 2 is not a probability"),
+    ({"composition": {"steps": 3, "sampling": {"rate": 0.1}}}, "composition.sampling.of is missing"),
+    ({"composition": {"steps": 3, "sampling": {"rate": 0.1, "of": "people"}}}, "composition.sampling.of"),
+    ({"composition": {"steps": 3, "sampling": {"rate": 0.1, "of": "records"}}}, "sensitivity.max_contributions"),
+    ({"composition": {"steps": 3, "steps_are_independent": True}}, "steps_are_independent"),
 ]
 
 
