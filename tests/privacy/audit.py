@@ -1,0 +1,450 @@
+"""The exact audit: two neighbours through the real tasks with one fixed key, and how far apart the released integers are.
+
+Noise is a function of key, fingerprint, component and tile, so two runs on neighbouring sources draw the same integers and the
+difference of their outputs is free of noise. In whitened units (grid steps over steps per sigma) its l2 norm is exactly the mu
+that this pair shows to an observer, and must not exceed the mu that the plan verified. One pair is one exact test.
+
+What is read is the output of the real tasks under the plan's own recipe, tiles and bounds, in a *lossless view*: float64, not
+divided by a public count, not symmetrised. The published form is post-processing of it, which :meth:`Subject.check_published`
+compares byte for byte. For coloured noise the output is whitened in extended precision and must lie within ``NEAR`` of
+integers; these integers, not the floats, are compared, so the audit itself adds no rounding. Spherical noise is rounded after
+it is added: there the answers are read without noise, to 2^-50 of the bounds, and their l2 distance is compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpdask.execute import driver
+from dpdask.noise import SphericalNoise
+from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
+from dpdask.noise.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
+from dpdask.noise.stream import ReleaseKey
+from dpdask.noise.tiles import gaussian_integers
+from dpdask.planning import Component, ReleasePlan, make_plan
+from dpdask.privacy import PrivacyProfile
+from dpdask.profiles import GaussianProfile, SphericalProfile
+from dpdask.profiles.composed import ComposedProfile, SampledProfile
+from dpdask.queries.sums import Covariance
+from dpdask.spec import parse_release_spec
+from dpdask.store import Staging, place_at
+
+__all__ = ["KEY", "Group", "InlineExecutor", "Subject", "Verdict", "audit_group", "plan_for", "reused_noise", "verified_mu"]
+
+KEY = bytes(range(32))
+FINGERPRINT = "ab" * 32
+NEAR = 0.2  # steps between an un-mixed output and its integer; a quarter would still be unambiguous
+
+Values = np.ndarray[Any, Any]
+
+
+# --- running the real tasks -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A task that ran when it was submitted."""
+
+    value: Any
+    status: str = "finished"
+
+    def result(self) -> Any:
+        """What the task returned."""
+        return self.value
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        """Call at once."""
+        call(self)
+
+
+class InlineExecutor:
+    """What the driver needs of a cluster, in this thread: a task runs when it is submitted."""
+
+    status = "running"
+
+    def nthreads(self) -> dict[str, int]:
+        """One thread."""
+        return {"inline": 1}
+
+    def submit(self, _run_on_worker: Any, _version: str, function: Any, *args: Any, **_options: Any) -> Done:
+        """Run a task of ours on the results of others."""
+        return Done(function(*(arg.value if isinstance(arg, Done) else arg for arg in args)))
+
+    def cancel(self, _futures: Any, **_options: Any) -> None:
+        """Nothing is ever under way."""
+
+
+def _quiet(_progress: Any) -> None:
+    """No progress is shown."""
+
+
+class SourceFile:
+    """A stored source whose values can be replaced quickly; its schema stays."""
+
+    def __init__(self, path: Path, shape: Sequence[int], dtype: str, chunks: Sequence[int], **options: Any) -> None:
+        self.path, self.shape, self.chunks = path, tuple(shape), tuple(chunks)
+        self.array = zarr.create_array(path, name="x", shape=shape, chunks=tuple(chunks), dtype=dtype, **options)
+        self.dtype = np.dtype(self.array.dtype)
+        plain = (
+            options.get("compressors", "auto") is None and options.get("zarr_format", 3) == 3 and "serializer" not in options
+        )
+        self._raw = plain and self.dtype.isnative
+
+    def put(self, values: Values) -> None:
+        """Store ``values``."""
+        if not self._raw:
+            self.array[...] = values
+            return
+        for index in np.ndindex(*(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))):
+            box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, self.chunks, strict=True))
+            part = np.ascontiguousarray(values[box], self.dtype)
+            if part.shape != self.chunks:  # what lies beyond the edge must not matter: fill it with something loud
+                whole = np.full(self.chunks, 113, self.dtype)
+                whole[tuple(slice(0, n) for n in part.shape)] = part
+                part = whole
+            file = self.path / "x" / self.array.metadata.encode_chunk_key(index)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(part.tobytes())
+
+
+def plan_for(spec: dict[str, Any]) -> ReleasePlan:
+    """The plan of a spec, as plain data; nothing is charged."""
+    return make_plan(parse_release_spec(spec))
+
+
+class _PlainCovariance(Covariance):
+    """X'X as the noise meets it, before both halves are averaged."""
+
+    symmetric = False
+
+
+def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Component]:
+    """The same release with nothing after the noise: float64, undivided, not symmetrised."""
+    query = component.query
+    if isinstance(query, Covariance):
+        query = _PlainCovariance(**{field.name: getattr(query, field.name) for field in dataclasses.fields(query)})
+    component = dataclasses.replace(
+        component,
+        query=dataclasses.replace(query, divisor=1),
+        tiling=dataclasses.replace(component.tiling, symmetric=False),
+    )
+    whole = component.tiling.unit
+    layout = dataclasses.replace(
+        plan.layout,
+        shape=component.tiling.shape,
+        chunks=whole,
+        shards=None,
+        dtype="float64",
+        codec="none",
+        dimension_names=tuple(f"dim_{axis}" for axis in range(len(whole))),
+    )
+    return dataclasses.replace(plan, layout=layout, fingerprint=FINGERPRINT), component
+
+
+def _without_noise(component: Component) -> Component:
+    """Spherical noise of no size on a grid of 2^-50 of the bounds, to read the answers themselves."""
+    recipe = component.fitted.recipe
+    assert isinstance(recipe, SphericalRecipe)
+    silent = SphericalNoise(recipe.noise.shape, type(recipe.noise.law)(1e-300 * recipe.noise.law.scale))
+    step = 2.0 ** (math.frexp(recipe.largest)[1] - 50)
+    quiet = dataclasses.replace(recipe, noise=silent, rounding=step)
+    return dataclasses.replace(component, fitted=dataclasses.replace(component.fitted, recipe=quiet))
+
+
+# --- from outputs to integers -----------------------------------------------------------------------------------------
+
+
+class OffGrid(Exception):
+    """An output that is not on the grid of its noise: it shows more of the data than integers do."""
+
+
+def _along(work: Values, axis: int, transform: Callable[[Values], Values]) -> Values:
+    """Apply a map of vectors along one axis."""
+    lifted = np.moveaxis(work, axis, 0)
+    flat = transform(lifted.reshape(lifted.shape[0], -1))
+    return np.moveaxis(flat.reshape(lifted.shape), 0, axis)
+
+
+def _mix(work: Values, factors: Sequence[Factor], *, inverse: bool) -> Values:
+    """U or its inverse along every axis, in extended precision."""
+    for axis, factor in enumerate(factors):
+        if isinstance(factor, DenseFactor):
+            matrix = (factor.inverse() if inverse else factor.matrix).astype(np.longdouble)
+            work = _along(work, axis, lambda flat, m=matrix: m @ flat)  # type: ignore[misc]
+        elif isinstance(factor, LowRankFactor):
+            v = factor.directions.astype(np.longdouble)
+            base, scales = np.longdouble(factor.base), factor.scales.astype(np.longdouble)
+            if inverse:
+                base, scales = 1 / base, 1 / scales
+            work = _along(work, axis, lambda x, v=v, b=base, s=scales: b * x + v @ ((s - b)[:, None] * (v.T @ x)))  # type: ignore[misc]
+        else:
+            diagonal = np.asarray(factor.diagonal(), dtype=np.longdouble)
+            scale = diagonal.reshape([-1 if i == axis else 1 for i in range(work.ndim)]) if diagonal.ndim else diagonal
+            work = work / scale if inverse else work * scale
+    return work
+
+
+def _integers(recipe: Any, out: Values) -> Values:
+    """The grid integers that a lossless output stands for; :class:`OffGrid` where it stands for none."""
+    if isinstance(recipe, IidRecipe):
+        steps = out.astype(np.longdouble) / np.longdouble(recipe.grid.step)
+        found = np.rint(steps)
+    elif isinstance(recipe, KroneckerRecipe):
+        exact, ratio, factors = out.astype(np.longdouble), np.longdouble(recipe.ratio), recipe.noise.factors
+        found = np.rint(_mix(exact, factors, inverse=True) * ratio)
+        steps = found + _mix(exact * ratio - _mix(found, factors, inverse=False), factors, inverse=True)
+        found = np.rint(steps)  # refined once, so that an inexact inverse does not matter
+        steps = found + _mix(exact * ratio - _mix(found, factors, inverse=False), factors, inverse=True)
+    else:
+        steps = out.astype(np.longdouble) / np.longdouble(recipe.rounding)
+        found = np.rint(steps)
+    if not np.all(np.isfinite(found)) or np.any(np.abs(steps - found) > NEAR) or np.any(np.abs(found) > 2.0**60):
+        raise OffGrid
+    return found.astype(np.int64)
+
+
+# --- what the plan allows ---------------------------------------------------------------------------------------------
+
+
+def _step_profile(profile: PrivacyProfile) -> PrivacyProfile:
+    """The profile of one step that was not sampled."""
+    if isinstance(profile, ComposedProfile):
+        [(profile, _)] = profile.parts
+    return profile.step if isinstance(profile, SampledProfile) else profile
+
+
+def verified_mu(component: Component) -> tuple[float, float]:
+    """The verified mu of one step and of all of them (infinite where sampling stands between the two)."""
+    verified, steps = component.guarantee.verified, getattr(component.query, "steps", 1)
+    single = _step_profile(verified)
+    assert isinstance(single, GaussianProfile)
+    if single is verified:
+        return (single.mu if steps == 1 else float(component.fitted.mu or 0.0)), single.mu
+    return single.mu, math.inf
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One component of a plan, to be run on any values of its source."""
+
+    plan: ReleasePlan
+    component: Component
+    file: SourceFile
+    key: ReleaseKey = dataclasses.field(default_factory=lambda: ReleaseKey(KEY))
+    fingerprint: str = FINGERPRINT
+
+    @classmethod
+    def of(cls, spec: dict[str, Any], file: SourceFile, **options: Any) -> Subject:
+        """The data component of a spec's plan."""
+        plan = plan_for(spec)
+        return cls(plan, plan.data, file, **options)
+
+    @property
+    def spherical(self) -> bool:
+        """Whether the noise is one random direction."""
+        return isinstance(self.component.fitted.recipe, SphericalRecipe)
+
+    def outputs(self, values: Values, *, published: bool = False, silent: bool = False) -> Values:
+        """What the tasks write for ``values``: in the lossless view, or as it is published."""
+        self.file.put(values)
+        plan, component = (self.plan, self.component) if published else _lossless(self.plan, self.component)
+        component = _without_noise(component) if silent else component
+        return self._written(dataclasses.replace(plan, fingerprint=self.fingerprint), component)
+
+    def _written(self, plan: ReleasePlan, component: Component) -> Values:
+        executor, layout = InlineExecutor(), plan.layout
+        place = place_at(f"memory://audit-{id(self)}")
+        staging = Staging.of(place, "audit")
+        prepared = driver.prepare(executor, plan, component, _quiet)
+        try:
+            for _ in driver.write(executor, plan, component, prepared, self.key, staging, set(), _quiet):
+                pass
+            out = np.empty(layout.shape, layout.dtype)
+            for index in layout.indices():
+                out[layout.box(index)] = _decoded(layout, index, staging.data.read(layout.key(index)) or b"")
+            return out
+        finally:
+            place.delete()
+
+    def integers(self, values: Values) -> Values:
+        """The whitened grid integers that an observer could read off the release of ``values``, noise included."""
+        out = self.outputs(values, silent=self.spherical)
+        return _integers(self._recipe_read(), out)
+
+    def _recipe_read(self) -> Any:
+        return (_without_noise(self.component) if self.spherical else self.component).fitted.recipe
+
+    @property
+    def steps_per_sigma(self) -> float:
+        """How many integers make one standard deviation; for spherical noise, the unit of length of its law."""
+        recipe = self._recipe_read()
+        if isinstance(recipe, IidRecipe):
+            return recipe.grid.ratio
+        if isinstance(recipe, KroneckerRecipe):
+            return recipe.ratio
+        own = self.component.fitted.recipe
+        assert isinstance(own, SphericalRecipe)
+        return own.noise.law.scale / recipe.rounding
+
+    @property
+    def allowed(self) -> tuple[float, float]:
+        """The whitened distance that was verified, for one step and for all of them together."""
+        if not self.spherical:
+            return verified_mu(self.component)
+        profile = _step_profile(self.component.guarantee.verified)
+        assert isinstance(profile, SphericalProfile)
+        far = profile.sensitivity / profile.law.scale
+        return far, far
+
+    def check_published(self, values: Values) -> None:
+        """The published bytes are a function of the lossless ones: divided, symmetrised, cast or packed, and nothing else."""
+        lossless, published = self.outputs(values), self.outputs(values, published=True)
+        query, dtype = self.component.query, published.dtype
+        if dtype.kind == "i":
+            step = self.component.fitted.recipe.step
+            assert step is not None
+            expected = np.rint(lossless / step)
+        else:
+            expected = lossless / query.divisor
+            expected = (expected + expected.T) / 2 if query.symmetric else expected
+        np.testing.assert_array_equal(published, expected.astype(dtype))
+
+    def check_noise(self, nothing: Values) -> None:
+        """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's own stream, and no others."""
+        found, ratio = self.integers(nothing), self.steps_per_sigma
+        _, component = _lossless(self.plan, self.component)
+        for index in component.tiling.indices():
+            block = found[component.tiling.box(index)]
+            stream = self.key.tile(fingerprint=bytes.fromhex(self.fingerprint), component=component.name, index=index)
+            drawn = np.empty(block.size)
+            gaussian_integers(stream, ratio, drawn)
+            np.testing.assert_array_equal(np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64))
+
+
+def _decoded(layout: Any, index: tuple[int, ...], stored: bytes) -> Values:
+    """A staged write unit as values."""
+    box = layout.box(index)
+    if layout.shards is None and layout.codec == "none":
+        whole = np.frombuffer(stored[:-4], layout.dtype).reshape(layout.chunks)
+        return whole[tuple(slice(0, part.stop - part.start) for part in box)]
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.storage import MemoryStore
+
+    kept: dict[str, Any] = {}
+    array = layout.create(MemoryStore(kept))
+    kept[array.metadata.encode_chunk_key(index)] = default_buffer_prototype().buffer.from_bytes(stored)
+    return np.asarray(array[box])
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Sources of which the first neighbours every other one; in a ``clique`` any two are neighbours."""
+
+    sources: tuple[Values, ...]
+    names: tuple[str, ...]
+    clique: bool
+
+    def pairs(self) -> Iterable[tuple[int, int]]:
+        """All pairs of neighbours."""
+        many = len(self.sources)
+        return itertools.combinations(range(many), 2) if self.clique else ((0, other) for other in range(1, many))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The worst pair of a group: ``ratio`` is the distance it shows over the distance that was verified."""
+
+    ratio: float
+    pairs: int
+    runs: int
+    worst: tuple[str, str] = ("", "")
+
+    @property
+    def holds(self) -> bool:
+        """Whether no pair shows more than was verified."""
+        return self.ratio <= 1
+
+
+def _exceeds(difference: Values, limit: float, per_unit: float) -> tuple[float, bool]:
+    """||difference|| / (limit * per_unit), and whether it is above 1, in exact arithmetic."""
+    square = sum(int(d) * int(d) for d in difference.reshape(-1)[np.flatnonzero(difference)])
+    allowed = (Fraction(limit) * Fraction(per_unit)) ** 2
+    return math.sqrt(square / allowed), square > allowed
+
+
+def audit_group(subjects: Sequence[Subject], group: Group, *, slack: float = 0.0) -> Verdict:
+    """Run every source of a group, each by the subject of its index (or all by one), and find the worst pair.
+
+    ``slack`` is a relative error of the audit itself, only for answers that are read at a finite resolution.
+    """
+    first = subjects[0]
+    step_limit, total_limit = first.allowed
+    per_unit = first.steps_per_sigma
+    steps = getattr(first.component.query, "steps", 1)
+    runs: list[Values | None] = []
+    for number, source in enumerate(group.sources):
+        subject = subjects[number % len(subjects)]
+        try:
+            runs.append(subject.integers(source))
+        except OffGrid:
+            runs.append(None)
+    worst, ratio, pairs = ("", ""), 0.0, 0
+    for one, other in group.pairs():
+        pairs += 1
+        a, b = runs[one], runs[other]
+        found = math.inf if a is None or b is None else _ratio(a - b, steps, step_limit, total_limit, per_unit, slack)
+        if found > ratio:
+            worst, ratio = (group.names[one], group.names[other]), found
+    return Verdict(ratio=ratio, pairs=pairs, runs=len(runs), worst=worst)
+
+
+def _ratio(difference: Values, steps: int, step_limit: float, total_limit: float, per_unit: float, slack: float) -> float:
+    """The larger of both ratios, of single steps and of all of them; decided exactly where it is close to 1."""
+    flat = difference.reshape(steps, -1) if steps > 1 else difference.reshape(1, -1)
+    squares = np.sum(flat.astype(np.longdouble) ** 2, axis=1)
+    found = max(
+        float(np.sqrt(np.max(squares))) / (step_limit * per_unit),
+        float(np.sqrt(np.sum(squares))) / (total_limit * per_unit) if steps > 1 and math.isfinite(total_limit) else 0.0,
+    )
+    if found < 1 - 1e-9:
+        return found
+    exact = [_exceeds(row, step_limit * (1 + slack), per_unit) for row in flat]
+    if steps > 1 and math.isfinite(total_limit):
+        exact.append(_exceeds(flat, total_limit * (1 + slack), per_unit))
+    if any(above for _, above in exact):
+        return max(math.nextafter(1.0, 2.0), *(ratio for ratio, _ in exact))
+    return min(1.0, max(ratio for ratio, _ in exact))
+
+
+def reused_noise(subjects: Sequence[Subject]) -> list[str]:
+    """Names of tiles, over all subjects, that drew the same noise; their sources must be all zeros where answers are read.
+
+    Two tiles with the same integers (of at least four) share a stream: their difference is free of noise.
+    """
+    seen: dict[bytes, str] = {}
+    reused = []
+    for number, subject in enumerate(subjects):
+        found = subject.integers(np.zeros(subject.file.shape, subject.file.dtype))
+        _, component = _lossless(subject.plan, subject.component)
+        for index in component.tiling.indices():
+            block = np.ascontiguousarray(found[component.tiling.box(index)]).reshape(-1)
+            if block.size < 4:
+                continue
+            name, drawn = f"release {number}, tile {index}", block[:4].tobytes()
+            if drawn in seen:
+                reused.append(f"{seen[drawn]} and {name}")
+            seen.setdefault(drawn, name)
+    return reused
