@@ -142,8 +142,8 @@ def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
     if root_document_digest(json.loads(root)) != expected.pop(ROOT).digest:
         raise VerificationFailed("'zarr.json' of the group, which holds the card, was changed after publication")
     for name, entry in expected.items():
-        with place.viewed(name) as content:
-            if content is None or content.size != entry.size or digest_of([content]) != entry.digest:
+        with place.viewed(name) as found:
+            if found is None or found.size != entry.size or digest_of([found]) != entry.digest:
                 raise VerificationFailed(f"{name!r} was changed after publication: its BLAKE3 digest is not the manifest's")
 
 
@@ -171,7 +171,9 @@ def _check_documents(place: Place, card: ReleaseCard, root: bytes) -> None:
     except Exception:
         raise VerificationFailed(f"the group has no readable array {facts.array!r}, which its card names") from None
     if not same:
-        raise VerificationFailed(f"the metadata of {facts.array!r} (shape, dtype, names, attributes) do not follow from the card")
+        raise VerificationFailed(
+            f"the metadata of {facts.array!r} (shape, dtype, names, attributes) do not follow from the card"
+        )
 
 
 def _card_arrays(place: Place) -> CardArrays:
@@ -185,8 +187,8 @@ def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
     dataset = card.composition.dataset
     if not ledger.contains(dataset, _head_of(card)):
         raise VerificationFailed(
-            f"the ledger does not hold entry {card.ledger.sequence} of dataset {dataset!r}, which the card names: it was restored"
-            " from an older copy, or it is another ledger"
+            f"the ledger does not hold entry {card.ledger.sequence} of dataset {dataset!r}, which the card names: it was"
+            " restored from an older copy, or it is another ledger"
         )
     record = ledger.named(card.release)
     if record is None or record.last != "commit":

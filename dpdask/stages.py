@@ -3,8 +3,8 @@
     prepare -> reserve (charged) -> key -> tiles -> verify -> publish -> commit
 
 Nothing is charged before the source was read through once where it can fail, and before every document of the release was built
-once; no noisy byte exists before the charge. A crash leaves the charge, the key in the ledger and the finished tiles in staging,
-from where another run goes on and replays. Staging lies outside the trust boundary: what is read back from it is sealed under
+once; no noisy byte exists before the charge. A crash leaves the charge, the key in the ledger and the finished tiles in
+staging, from where another run goes on and replays. Staging lies outside the trust boundary: what is read back from it is sealed under
 the release's key or checked against the ledger, and counts as missing otherwise.
 """
 
@@ -277,7 +277,9 @@ class ReleaseRun:
         record = _check_open(plan, self._ledger)
         card, documents = self._complete(self._card(record) if record.card is None else _noted_card(record.card))
         noted = _noted_card(self._ledger.publish(plan.fingerprint, card_text(card)))
-        if card_text(noted) != card_text(card):  # another run of this release was first; or an earlier one, and this one built it anew
+        if card_text(noted) != card_text(
+            card
+        ):  # another run of this release was first; or an earlier one, and this one built it anew
             card, documents = self._complete(noted)
         if card_text(noted) != card_text(card):
             raise ReleaseError(
@@ -304,7 +306,7 @@ class ReleaseRun:
         return make_card(self.plan, self._data, charge, name=self.name, attributes=self._public, signed_by=signed_by)
 
     def _check_publishable(self) -> None:
-        """Build everything that publication needs, with what is known before the charge: what cannot be built is refused now."""
+        """Build all that publication needs, with what is known before the charge: what cannot be built is refused now."""
         budget, dataset = self.plan.spec.privacy.budget(), self.plan.spec.budget.dataset
         head = LedgerHead(dataset, 1, "0" * 64)
         self._complete(self._make_card(Charge(reserved_at="", total=budget, cumulative_epsilon=budget.epsilon, head=head)))

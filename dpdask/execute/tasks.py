@@ -270,9 +270,7 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
         return {}
     indices = list(np.ndindex(*job.tiling.counts))
     sizes = [math.prod(part.stop - part.start for part in job.tiling.box(index)) for index in indices]
-    drawn = chunk_radii(
-        key, fingerprint=bytes.fromhex(job.binding), component=job.component, law=noise.law, chunk_sizes=sizes
-    )
+    drawn = chunk_radii(key, fingerprint=bytes.fromhex(job.binding), component=job.component, law=noise.law, chunk_sizes=sizes)
     return dict(zip(indices, drawn.tolist(), strict=True))
 
 

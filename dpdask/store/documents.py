@@ -75,7 +75,14 @@ def _small_array(store: Any, name: str, values: np.ndarray[Any, Any], **options:
 
     config: Any = {"order": "C", "write_empty_chunks": True}
     stored = zarr.create_array(
-        store, name=name, shape=values.shape, chunks=values.shape, dtype=values.dtype, compressors=None, config=config, **options
+        store,
+        name=name,
+        shape=values.shape,
+        chunks=values.shape,
+        dtype=values.dtype,
+        compressors=None,
+        config=config,
+        **options,
     )
     stored[...] = values
 

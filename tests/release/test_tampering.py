@@ -155,7 +155,9 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
     ),
     (
         "the group's copy of the metadata",
-        lambda g: edit_json(g / ROOT, lambda d: d["consolidated_metadata"]["metadata"]["data"]["attributes"].update(units="MWh")),
+        lambda g: edit_json(
+            g / ROOT, lambda d: d["consolidated_metadata"]["metadata"]["data"]["attributes"].update(units="MWh")
+        ),
         ALONE,
         r"'zarr.json' of the group",
     ),
@@ -181,7 +183,12 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
         r"'dp_release/manifest/zarr.json' was changed",
     ),
     ("noise smaller than the guarantee needs", _quieter, ALONE, r"noise on the card is smaller"),
-    ("attributes that do not follow from the card", lambda g: (_attribute("dp:delta", 1e-9)(g), reseal(g))[1], ALONE, r"do not follow"),
+    (
+        "attributes that do not follow from the card",
+        lambda g: (_attribute("dp:delta", 1e-9)(g), reseal(g))[1],
+        ALONE,
+        r"do not follow",
+    ),
     ("everything, to agree with itself, for the ledger", _forged, LEDGER, r"the ledger committed another card"),
     ("everything, to agree with itself, for the signature", _forged, ALONE, r"signature does not fit"),
     ("everything, signed by another key", _signed_anew, TRUST, r"signed by ed25519:\w+, not by the trusted ed25519:"),
@@ -190,7 +197,9 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
 ]
 
 
-def _verify(space: Workspace, group: Path, how: tuple[str, ...], ledger: str = "ledger.db", key: str = "curator.key.pub") -> Any:
+def _verify(
+    space: Workspace, group: Path, how: tuple[str, ...], ledger: str = "ledger.db", key: str = "curator.key.pub"
+) -> Any:
     options = {"--ledger": f"sqlite:///{space.folder}/{ledger}", "--trust": str(space.folder / key)}
     return CliRunner().invoke(main, ["verify", str(group), *(part for name in how for part in (name, options[name]))])
 
