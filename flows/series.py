@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError, InvalidSpec
 from dpdask.ledger import Ledger, charged_after, open_ledger
-from dpdask.planning import make_plan
+from dpdask.planning import check_no_placeholders, make_plan
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
@@ -71,6 +71,17 @@ def privatize_series(
     return carry_out(windowed)
 
 
+def check_series_output(url: str) -> None:
+    """Every run of a series has an output of its own: its url holds ``{start}`` and ``{stop}``, and nothing else to fill in."""
+    if "{start}" not in url or "{stop}" not in url:
+        raise InvalidSpec(f"output.url {url!r} is the same for every run; put {{start}} and {{stop}} into it")
+    check_no_placeholders(_filled(url, 0, 1))
+
+
+def _filled(url: str, start: int, stop: int) -> str:
+    return url.replace("{start}", str(start)).replace("{stop}", str(stop))
+
+
 def next_release(
     ledger: Ledger,
     spec: ReleaseSpec,
@@ -81,8 +92,7 @@ def next_release(
     first: int = 0,
 ) -> ReleaseSpec | None:
     """The spec of the next window, an unfinished one first; None when there is nothing new."""
-    if "{start}" not in spec.output.url or "{stop}" not in spec.output.url:
-        raise InvalidSpec(f"output.url {spec.output.url!r} is the same for every run; put {{start}} and {{stop}} into it")
+    check_series_output(spec.output.url)
     source = open_source(place_at(spec.source.url, spec.source.options), spec.source.array)
     if not 0 <= axis < len(source.shape):
         raise InvalidSpec(f"axis {axis} is none of the source's axes; choose one from 0 to {len(source.shape) - 1}")
@@ -105,8 +115,8 @@ def next_release(
         stop -= stop % source.chunks[axis]
     if stop <= start:
         return None
-    url = spec.output.url.replace("{start}", str(start)).replace("{stop}", str(stop))
-    return _windowed(spec, {"axis": axis, "start": start, "stop": stop, "series": series}, url, burned)
+    window = {"axis": axis, "start": start, "stop": stop, "series": series}
+    return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
 
 
 def _windowed(spec: ReleaseSpec, window: dict[str, Any], url: str, burned: list[dict[str, Any]]) -> ReleaseSpec:

@@ -1,5 +1,6 @@
 """Plans: everything that is decided before a release is charged."""
 
+from dpdask.planning.checks import check_no_placeholders
 from dpdask.planning.components import component_with_directions
 from dpdask.planning.fingerprint import recipe_digest, software_versions, spec_digest
 from dpdask.planning.make import make_plan
@@ -10,6 +11,7 @@ __all__ = [
     "FAN_IN",
     "Component",
     "ReleasePlan",
+    "check_no_placeholders",
     "component_with_directions",
     "make_plan",
     "needs_norm_pass",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 
 import numpy as np
 
@@ -15,7 +16,19 @@ from dpdask.privacy import Adjacency
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout, SourceArray
 
-__all__ = ["check_memory", "check_output", "check_public", "check_room"]
+__all__ = ["check_memory", "check_no_placeholders", "check_output", "check_public", "check_room"]
+
+_PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
+
+
+def check_no_placeholders(url: str) -> None:
+    """Refuse an output.url with a ``{...}`` that nothing fills in, which would become part of a folder's name."""
+    left = _PLACEHOLDER.findall(url)
+    if left:
+        raise InvalidSpec(
+            f"output.url {url!r} holds {', '.join(left)}, which only a series ({{start}}, {{stop}}) or a batch over a group"
+            " ({array}) fills in; run it as one, or write the whole name"
+        )
 
 
 def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
-from dpdask.planning.checks import check_memory, check_output, check_public, check_room
+from dpdask.planning.checks import check_memory, check_no_placeholders, check_output, check_public, check_room
 from dpdask.planning.components import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
@@ -30,6 +30,7 @@ DEFAULT_CHUNK = 16 * 2**20
 
 def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool = False) -> ReleasePlan:
     """Check everything that can be checked without a value, and decide everything that can be decided."""
+    check_no_placeholders(spec.output.url)
     output = place_at(spec.output.url, spec.output.options)
     taken = not resuming and output.occupied()
     if taken and (ledger is None or isinstance(output, LocalPlace)):

@@ -48,11 +48,47 @@ def _read(path: str | Path) -> Any:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidSpec(f"cannot read spec {str(path)!r}: {reason}; give the path of a YAML or JSON file") from None
     try:
-        return json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
+        if str(path).endswith(".json"):
+            return json.loads(text, object_pairs_hook=_without_duplicates)
+        return yaml.load(text, _StrictLoader)  # a SafeLoader that also refuses duplicate keys
+    except _DuplicateKey as duplicate:
+        raise InvalidSpec(f"spec {str(path)!r} has {duplicate}; keep one of them") from None
     except (yaml.YAMLError, json.JSONDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         line = where.line + 1 if where is not None else getattr(error, "lineno", "?")
-        raise InvalidSpec(f"spec {str(path)!r} is not well-formed near line {line}; mend its YAML or JSON") from None
+        raise InvalidSpec(f"spec {str(path)!r} is not well-formed near line {line}; correct its YAML or JSON") from None
+    except (ValueError, RecursionError) as error:  # a date that does not exist, a number of 5000 digits, endless nesting
+        reason = "is nested too deeply" if isinstance(error, RecursionError) else "holds a date or number that does not exist"
+        raise InvalidSpec(f"spec {str(path)!r} {reason}; correct it, or write it in quotes") from None
+
+
+class _DuplicateKey(Exception):
+    """A key that is there twice, of which one would silently win."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without duplicate keys; a key may still override one that ``<<`` merges in."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node: Any = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if (key.tag, key.value) in lines:
+                    raise _DuplicateKey(f"key {key.value!r} twice, on lines {lines[key.tag, key.value]} and {line}")
+                lines[key.tag, key.value] = line
+        return node
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON whose keys are all different."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _DuplicateKey(f"key {key!r} twice in one object")
+        found[key] = value
+    return found
 
 
 def _parse(content: Any, model: type[_Spec], sections: str) -> _Spec:

@@ -183,6 +183,8 @@ class LocalPlace(Place):
 
     def beside(self, suffix: str) -> LocalPlace:
         """A sibling path."""
+        if not self.path.name:
+            raise StoreError("the root of the filesystem is not a place for a release; choose another output.url")
         return LocalPlace(self.path.with_name(self.path.name + suffix))
 
     def inside(self, name: str) -> LocalPlace:

@@ -11,7 +11,7 @@ from typing import Any
 from dpdask.errors import StoreError
 from dpdask.store.place import Place, joined
 
-__all__ = ["MemoryPlace", "ObjectPlace"]
+__all__ = ["MemoryPlace", "ObjectPlace", "require_obstore"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,11 +206,18 @@ def _plain_errors() -> Iterator[None]:
         ) from None
 
 
-def _open_object_store(url: str, options: dict[str, Any]) -> Any:
+def require_obstore() -> None:
+    """Raise :class:`StoreError` where obstore, an extra of dpdask, is not installed."""
     try:
-        import obstore.store
-    except ModuleNotFoundError:
-        raise StoreError("object stores need obstore; pip install 'dpdask[cloud]'") from None
+        import obstore.store  # noqa: F401
+    except ImportError:
+        raise StoreError("object stores need obstore, which is not installed; pip install 'dpdask[cloud]'") from None
+
+
+def _open_object_store(url: str, options: dict[str, Any]) -> Any:
+    require_obstore()
+    import obstore.store
+
     resolved = {}
     for name, value in options.items():
         variable = getattr(value, "env", None)
@@ -221,6 +228,9 @@ def _open_object_store(url: str, options: dict[str, Any]) -> Any:
     try:
         opened: Any = obstore.store.from_url
         return opened(url, config=resolved, client_options=client)
+    except obstore.exceptions.UnknownConfigurationKeyError as error:
+        unknown = [name for name in resolved if f"'{name.lower()}'" in str(error).lower()]
+        raise StoreError(f"storage option {', '.join(unknown) or '?'} is not one of this store; correct or drop it") from None
     except Exception as error:
         kind = type(error).__name__
         raise StoreError(f"the object store refuses its URL or options ({kind}); check them") from None
