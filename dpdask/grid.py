@@ -21,6 +21,7 @@ from dpdask.errors import InvalidSensitivity, OutOfReach
 
 __all__ = [
     "CLIP_LIMIT",
+    "DECLARED_REACH",
     "ENTRY_LIMIT",
     "Grid",
     "RecordNorms",
@@ -38,6 +39,7 @@ DEFAULT_RATIO = 2.0**14
 REACH = 64  # outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
 LARGEST = 2**51  # beyond it, adding and subtracting 1.5 * 2^52 no longer rounds to integers
 CLIP_LIMIT = 2**31 - 1  # grid steps of a clip norm
+DECLARED_REACH = 2**49  # steps; an unbounded entry's product with 1/step is then exact to 3/16 of a step
 ENTRY_LIMIT = 2**50 - 1  # an entry of a record to be clipped saturates here, 2^19 clip norms away at least
 
 

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from dpdask.grid import ENTRY_LIMIT
 from dpdask.noise.integers import BLOCK, fill_block, find_undecided
+from dpdask.noise.rounding import FOLD
 
 __all__ = [
     "add_clipped",
@@ -25,6 +26,7 @@ __all__ = [
     "add_scaled",
     "add_stretched",
     "finish_spherical",
+    "fixed_product",
     "keep",
     "keep_and_norm",
     "low_rank_draw",
@@ -236,12 +238,43 @@ def _lift(rows, seen, i, line):
 
 
 @_compiled
+def _fold(part, high, low):
+    """Add ``part`` to the running sum high + low, the rounding error of every addition kept in ``low``; clear it."""
+    for r in range(part.shape[0]):
+        for j in range(part.shape[1]):
+            a = high[r, j]
+            b = part[r, j]
+            s = a + b
+            t = s - a
+            low[r, j] += (a - (s - t)) + (b - t)
+            high[r, j] = s
+            part[r, j] = 0.0
+
+
+@_compiled
+def _project_folded(rows, data, count, part, since, high, low):
+    """Like _project, onto high + low, in chains of FOLD terms; ``part`` holds ``since`` of them, whose new number is returned."""
+    i = 0
+    while i < count:
+        some = min(count - i, FOLD - since)
+        _project(rows[i : i + some], data[i : i + some], some, part)
+        since += some
+        i += some
+        if since == FOLD:
+            _fold(part, high, low)
+            since = 0
+    return since
+
+
+@_compiled
 def fixed_product(matrix, data):
-    """matrix @ data in a fixed order of fused multiply-adds."""
-    total = np.zeros((matrix.shape[0], data.shape[1]))
+    """matrix @ data in a fixed order of fused multiply-adds, as exact as if no sum had more than FOLD + 2 terms."""
+    shape = (matrix.shape[0], data.shape[1])
+    part, high, low = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     columns = matrix.T.copy()
-    _project(columns, data, matrix.shape[1], total)
-    return total
+    _project_folded(columns, data, matrix.shape[1], part, 0, high, low)
+    _fold(part, high, low)
+    return high + low
 
 
 @_compiled
@@ -255,15 +288,18 @@ def _clamped(x, i, data, row_low, row_high, column_low, column_high, column_inve
 
 
 @_compiled
-def low_rank_project(x, data, low, high, column_inverse, directions):
+def low_rank_project(x, data, floor, ceiling, column_inverse, directions):
     """V' times the clamped, scaled panel, by blocks of rows that stay in the cache; ``data`` is scratch of one block."""
-    seen = np.zeros((directions.shape[1], x.shape[1]))
+    shape = (directions.shape[1], x.shape[1])
+    part, high, low = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    since = 0
     for first in range(0, x.shape[0], data.shape[0]):
         count = min(data.shape[0], x.shape[0] - first)
         for i in range(count):
-            _clamped(x, first + i, data[i], low[0], high[0], low[1], high[1], column_inverse)
-        _project(directions[first : first + count], data, count, seen)
-    return seen
+            _clamped(x, first + i, data[i], floor[0], ceiling[0], floor[1], ceiling[1], column_inverse)
+        since = _project_folded(directions[first : first + count], data, count, part, since, high, low)
+    _fold(part, high, low)
+    return high + low
 
 
 @_compiled

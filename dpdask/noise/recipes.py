@@ -18,9 +18,11 @@ from dpdask.errors import InvalidNoise, OutOfReach
 from dpdask.grid import DEFAULT_RATIO, Grid, clipped_on_grid
 from dpdask.noise.factors import DenseFactor, Factor, Floats, LowRankFactor, ScaledIdentity
 from dpdask.noise.integers import SAMPLER_VERSION
+from dpdask.noise.rounding import moved_entries, moved_records, whitened_rounding
 from dpdask.noise.shapes import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.noise.stream import TileStream
 from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
+from dpdask.sensitivity import Body
 
 __all__ = [
     "LAYOUT_VERSION",
@@ -32,6 +34,7 @@ __all__ = [
     "as_kronecker",
     "fit_kronecker",
     "fit_spherical",
+    "mixing_axes",
     "ratio_for_clip",
 ]
 
@@ -39,6 +42,8 @@ LAYOUT_VERSION = "tiles/1"  # which element of which stream goes to which entry
 SPHERICAL_RATIO = 2.0**6
 LARGEST_RATIO = 2.0**30
 ROOM = 2.0**51
+NOTHING = 1 + 4e-14  # so much of mu is far less than its profile rounds up
+_MOST_GROWTH = _MOST_FLOATING = 0.01
 
 Bound = float | tuple[float, ...]
 
@@ -250,6 +255,11 @@ def as_kronecker(noise: IidNoise | KroneckerNoise) -> KroneckerNoise:
     return KroneckerNoise((ScaledIdentity(first, noise.sigma), *(ScaledIdentity(n) for n in others)))
 
 
+def mixing_axes(factors: Sequence[Factor]) -> tuple[int, ...]:
+    """The axes whose factors mix entries."""
+    return tuple(axis for axis, factor in enumerate(factors) if factor.diagonal() is None)
+
+
 def ratio_for_clip(*, sigma: float, norm: float, asked: int | None) -> float:
     """Steps per sigma: what was asked for, else the least from 2^14 on that leaves a clipped record 2^12 steps."""
     if asked is not None:
@@ -269,22 +279,26 @@ def fit_kronecker(
     record_axis: int | None,
     clipping: Grid | None,
     asked: int | None,
+    body: Body,
     contributions: int = 1,
     parted: float = 0.0,
 ) -> tuple[KroneckerRecipe, float]:
-    """The recipe and the mu that it really has.
+    """The recipe and the mu that it really has: how far the whitened body reaches, rounding and floating point included.
 
     Rounding in whitened coordinates moves two neighbours apart by at most sqrt(d)/ratio, d the whitened entries one unit can
-    move (twice that is reckoned, which covers the rounding of whitening itself). The ratio is chosen to make this a thousandth
-    of mu and the noise grows by as much, so mu stays; where no ratio is fine enough, mu is what it is. ``parted`` is by how
-    much an earlier rounding of the answer moved them apart.
+    move, whitening in floating point by what :func:`whitened_rounding` proves. The ratio is chosen to make this a thousandth
+    of mu and the noise grows by as much, so mu stays; where no ratio is fine enough, mu is what it is. What floating point
+    alone makes more than a hundredth of mu is refused. ``parted`` is by how much an earlier rounding of the answer moved
+    them apart.
     """
-    sizes = noise.tensor_shape
-    mixing = {i for i, f in enumerate(noise.factors) if f.diagonal() is None}
-    moved = math.prod(
-        min(contributions, size) if axis == record_axis and axis not in mixing else size for axis, size in enumerate(sizes)
-    )
-    reach = _largest(low, high)
+    mixing = mixing_axes(noise.factors)
+    moved = moved_entries(noise.tensor_shape, mixing, record_axis, contributions)
+    largest = _largest(low, high)
+    if clipping is None:
+        norm = largest * math.sqrt(moved)
+    else:  # every record has that norm
+        norm = largest * math.sqrt(moved_records(noise.tensor_shape, mixing, record_axis, contributions))
+    reach = largest
     for axis, factor in enumerate(noise.factors):  # in standard deviations
         reach *= (math.sqrt(factor.size) if axis in mixing else 1.0) / factor.smallest
     ratio = float(asked) if asked is not None else DEFAULT_RATIO
@@ -296,12 +310,25 @@ def fit_kronecker(
         raise OutOfReach(
             f"bounds of {reach:.3g} standard deviations do not fit a grid of {ratio:g} steps each; narrow the bounds"
         )
-    share = (2 * math.sqrt(moved) / ratio + parted / math.prod(factor.smallest for factor in noise.factors)) / mu
-    if share <= 0.01:
-        first, *others = noise.factors
-        noise = KroneckerNoise((first.times(1 / (1 - share) * (1 + 1e-12)), *others))
+    extra, floating = whitened_rounding(noise.factors, ratio=ratio, moved=moved, norm=norm, parted=parted)
+    if floating > _MOST_FLOATING * mu:
+        raise OutOfReach(
+            f"whitening entries of up to {largest:.3g} in floating point may move neighbours apart by {floating:.2g} standard"
+            f" deviations, more than {_MOST_FLOATING:.0%} of mu={mu:.3g}; narrow the bounds, or use factors that mix fewer entries"
+        )
+    if extra <= _MOST_GROWTH * mu:
+        growth = 1 / (1 - extra / mu) * (1 + 1e-12)
+        while True:
+            first, *others = noise.factors
+            grown = KroneckerNoise((first.times(growth), *others))
+            extra, _ = whitened_rounding(grown.factors, ratio=ratio, moved=moved, norm=norm, parted=parted)
+            real = body.whitened(grown.factors) + extra
+            if real <= mu * NOTHING:
+                break
+            growth *= real / mu * (1 + 1e-12)
+        noise = grown
     else:
-        mu *= 1 + share
+        mu = max(mu, body.whitened(noise.factors) + extra)
     recipe = KroneckerRecipe(
         noise=noise, ratio=ratio, low=tuple(low), high=tuple(high), clipping=clipping, record_axis=record_axis
     )

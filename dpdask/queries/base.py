@@ -142,8 +142,11 @@ class Fitted:
         return rounded.astype(np.float64) * self.unit
 
     def describe_records(self) -> dict[str, Any]:
-        """The grid on which records are bounded before they are summed."""
-        return {} if self.records is None else {"record_step": self.records.grid.step}
+        """The grid on which records are bounded before they are summed, and that of their sum if it is rounded on its own."""
+        if self.records is None:
+            return {}
+        rounded = self.shift and self.recipe.step is None
+        return {"record_step": self.records.grid.step, **({"answer_step": self.unit} if rounded else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +257,7 @@ def kronecker_fit(
     record_axis: int | None,
     clipping: Grid | None,
     asked: int | None,
+    body: Body,
     contributions: int = 1,
 ) -> Fitted:
     """Gaussian noise on a whitened grid."""
@@ -265,6 +269,7 @@ def kronecker_fit(
         record_axis=record_axis,
         clipping=clipping,
         asked=asked,
+        body=body,
         contributions=contributions,
     )
     return Fitted(recipe=recipe, mu=real)

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpdask.errors import InvalidMechanism
-from dpdask.grid import Grid, ratio_for_declared
+from dpdask.errors import InvalidMechanism, OutOfReach
+from dpdask.grid import DECLARED_REACH, Grid, ratio_for_declared
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.noise.recipes import IidRecipe, fit_spherical
 from dpdask.queries.base import Box, Fitted, Floats, Integers, Query, Reader, SummedQuery, kronecker_fit
@@ -40,6 +40,11 @@ class Histogram(SummedQuery):
                 sigma = noise.sigma * inflated / radius
                 step = sigma / ratio
                 most = math.ceil(largest / step)
+                if most > DECLARED_REACH:
+                    raise OutOfReach(
+                        f"{largest:g} records are {most:.3g} steps of the noise's grid, more than 2^49, beyond which rounding is"
+                        " not exact; use a smaller epsilon or a smaller noise.steps_per_sigma"
+                    )
                 grid = Grid(step=step, ratio=ratio, low=-most, high=most)
                 return Fitted(recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu)
             case KroneckerNoise():
@@ -52,6 +57,7 @@ class Histogram(SummedQuery):
                     record_axis=None,
                     clipping=None,
                     asked=asked,
+                    body=self.body,
                 )
             case SphericalNoise():
                 spherical = fit_spherical(noise, low=-largest, high=largest, record_axis=None, clipping=None)

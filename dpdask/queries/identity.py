@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpdask.errors import InvalidMechanism, InvalidSpec
-from dpdask.grid import Grid, fine_clip_grid, ratio_for_declared
+from dpdask.grid import DECLARED_REACH, Grid, fine_clip_grid, ratio_for_declared
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.noise.recipes import IidRecipe, fit_spherical, ratio_for_clip
-from dpdask.queries.base import Clip, Fitted, Query, Ranges, kronecker_fit
+from dpdask.noise.recipes import LARGEST_RATIO, ROOM, IidRecipe, fit_spherical, mixing_axes, ratio_for_clip
+from dpdask.noise.rounding import moved_entries, whitened_rounding
+from dpdask.queries.base import Clip, Fitted, Query, Ranges, known_mu, kronecker_fit
 from dpdask.sensitivity import Origin
 
 __all__ = ["Declared", "Identity"]
 
-_WHITENED_REACH = 2.0**24  # standard deviations of the quietest direction
-_DECLARED_REACH = 2**49  # steps; products with 1/step are then exact to 2^-3 of a step
+_MOST_BITS, _LEAST_BITS = 24, 12  # of a finished result's entries, in standard deviations of the quietest direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,7 @@ class Identity(Query):
                     record_axis=bound.record_axis,
                     clipping=fine,
                     asked=asked,
+                    body=self.body,
                     contributions=self.max_contributions,
                 )
         elif len(bound.pairs) == 1 and isinstance(noise, IidNoise):
@@ -77,6 +78,7 @@ class Identity(Query):
                 record_axis=bound.record_axis,
                 clipping=None,
                 asked=asked,
+                body=self.body,
                 contributions=self.max_contributions,
             )
         raise InvalidMechanism(f"noise {type(noise).__name__} cannot be fitted to an identity release")
@@ -90,7 +92,7 @@ class Declared(Query):
     steps: int = 1
 
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
-        """Rounding may part neighbours by one step and 2^-2 in every entry; the noise grows by sqrt(2) steps, at most 0.1 %.
+        """Rounding moves neighbours apart by at most 11/8 steps in every entry; the noise grows by sqrt(2) steps, at most 0.1 %.
 
         A finished result has no bound of its own; entries beyond what the grid holds are cut, and plan and card say where.
         """
@@ -99,9 +101,7 @@ class Declared(Query):
             largest = noise.entry_std * 2.0**36
             return Fitted(recipe=fit_spherical(noise, low=-largest, high=largest, record_axis=None, clipping=None), mu=None)
         if isinstance(noise, KroneckerNoise):
-            largest = math.prod(factor.smallest for factor in noise.factors) * _WHITENED_REACH
-            low, high = [-largest] * len(self.source_shape), [largest] * len(self.source_shape)
-            return kronecker_fit(noise, mu=mu, low=low, high=high, record_axis=None, clipping=None, asked=asked)
+            return self._fit_kronecker(noise, known_mu(mu), asked)
         if not isinstance(noise, IidNoise):
             raise InvalidMechanism(f"noise {type(noise).__name__} cannot be fitted to a declared result")
         radius = self.body.radius
@@ -112,8 +112,27 @@ class Declared(Query):
             )
         ratio = max(ratio, float(asked or 0))
         sigma = noise.sigma * inflated / radius
-        grid = Grid(step=sigma / ratio, ratio=ratio, low=-_DECLARED_REACH, high=_DECLARED_REACH)
+        grid = Grid(step=sigma / ratio, ratio=ratio, low=-DECLARED_REACH, high=DECLARED_REACH)
         return Fitted(recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu)
+
+    def _fit_kronecker(self, noise: KroneckerNoise, mu: float, asked: int | None) -> Fitted:
+        """Entries are cut at 2^24 standard deviations of the quietest direction, or earlier where that costs noise.
+
+        The wider the cut, the coarser the grid that doubles can hold and the larger the errors of whitening.
+        """
+        quietest = math.prod(factor.smallest for factor in noise.factors)
+        order = len(self.source_shape)
+        mixing = mixing_axes(noise.factors)
+        moved = moved_entries(noise.tensor_shape, mixing, None, 1)
+        spread = math.prod(math.sqrt(noise.factors[axis].size) for axis in mixing)
+        for bits in range(_MOST_BITS, _LEAST_BITS - 1, -1):
+            largest = quietest * 2.0**bits
+            finest = min(LARGEST_RATIO, ROOM / (2.0**bits * spread + 64) / 2)
+            extra, floating = whitened_rounding(noise.factors, ratio=finest, moved=moved, norm=largest * math.sqrt(moved))
+            if (extra if asked is None else floating) <= mu / 500:
+                break
+        low, high = [-largest] * order, [largest] * order
+        return kronecker_fit(noise, mu=mu, low=low, high=high, record_axis=None, clipping=None, asked=asked, body=self.body)
 
     def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
         """The caller's word, and where entries are cut."""

@@ -42,7 +42,7 @@ class Sum(SummedQuery):
             largest=bound.norm if isinstance(bound, Clip) else bound.largest,
             power=1,
             records=self.public_records,
-            radius=self.body.radius,
+            body=self.body,
             entries=math.prod(self.answer_shape),
             record_axis=self.record_axis,
             ranges=bound if isinstance(bound, Ranges) else None,
@@ -89,7 +89,7 @@ class Covariance(SummedQuery):
             largest=self.bound.norm,
             power=2,
             records=self.public_records,
-            radius=self.body.radius,
+            body=self.body,
             entries=math.prod(self.answer_shape),
             record_axis=self.record_axis,
         )

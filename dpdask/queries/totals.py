@@ -16,6 +16,7 @@ from dpdask.grid import CLIP_LIMIT, DEFAULT_RATIO, Grid, fine_clip_grid
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.noise.recipes import LARGEST_RATIO, IidRecipe, fit_kronecker, fit_spherical
 from dpdask.queries.base import Fitted, Ranges, RecordRule, known_mu
+from dpdask.sensitivity import Body
 
 __all__ = ["Total", "fit_total"]
 
@@ -29,13 +30,13 @@ _MOST_GROWTH = 0.01
 class Total:
     """A sum over ``records`` records of entries (``power`` 1) or of their products (2), each of at most ``largest`` ** power.
 
-    One unit moves it by ``radius`` at most, in some of its ``entries``.
+    One unit moves it by at most what ``body`` holds, in some of its ``entries``.
     """
 
     largest: float
     power: int
     records: int
-    radius: float
+    body: Body
     entries: int
     record_axis: int
     ranges: Ranges | None = None
@@ -87,6 +88,7 @@ def fit_total(noise: Noise, total: Total, *, mu: float | None, asked: int | None
                 record_axis=None,
                 clipping=None,
                 asked=asked,
+                body=total.body,
                 parted=math.sqrt(total.entries) * unit if shift else 0.0,
             )
             return Fitted(recipe=recipe, mu=real, records=rule, unit=unit, shift=shift, words=total.power)
@@ -104,7 +106,7 @@ def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None)
         return total.reach * ratio / noise.sigma < 2.0**_ANSWER_BITS
 
     def growth(ratio: float) -> float:
-        return noise.sigma / ratio * math.sqrt(total.entries) / total.radius
+        return noise.sigma / ratio * math.sqrt(total.entries) / total.body.radius
 
     ratio = float(asked or DEFAULT_RATIO)
     while asked is None and ratio > 2**6 and not fits(ratio):

@@ -1,0 +1,202 @@
+"""Noise factors that leave entries apart: what every factor knows, scaled identities and diagonals."""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdask.errors import InvalidNoise
+from dpdask.noise.rounding import gamma
+
+__all__ = ["DiagonalFactor", "Factor", "Floats", "ScaledIdentity", "frozen_array", "positive_scales"]
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+_UP = 1 + 1e-14
+
+
+def frozen_array(values: Any) -> Floats:
+    """A copy in doubles that nobody changes."""
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array
+
+
+def positive_scales(name: str, values: Floats) -> None:
+    """Refuse scales that make noise singular or cannot be inverted."""
+    bad = ~((values >= 1e-100) & (values <= 1e100))
+    if np.any(bad):
+        index = int(np.flatnonzero(bad.ravel())[0])
+        raise InvalidNoise(
+            f"{name}[{index}]={values.ravel()[index]:g} makes the noise singular; scales must be finite and > 0 (1e-100..1e100)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Factor(abc.ABC):
+    """A non-singular square matrix U acting on one mode, and the matrix W that whitens by it.
+
+    W is the inverse of U as it is really applied: for dense and low-rank factors a matrix of doubles that is only nearly U^-1.
+    Sensitivities are those of W; whatever undoes it after the noise is post-processing.
+    """
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int:
+        """The length of the mode."""
+
+    @property
+    @abc.abstractmethod
+    def smallest(self) -> float:
+        """1 / ||W||, rounded down: the smallest singular value of U, as far as W is its inverse."""
+
+    def whitening_error(self) -> float:
+        """c with ||fl(W y) - W y|| <= c ||y||, rounded up: at most six roundings of every entry, unless a factor mixes them."""
+        return gamma(6) / self.smallest * _UP
+
+    def looseness(self) -> float:
+        """By how much ``smallest`` may differ between machines, relatively."""
+        return 0.0
+
+    @abc.abstractmethod
+    def power_sum(self, power: int) -> float:
+        """The sum of sigma_i(U)^power: 2 gives tr(UU'), -2 gives ||U^-1||_F^2, -4 gives ||sigma(Sigma^-1)||_2^2."""
+
+    @abc.abstractmethod
+    def largest_whitened_axis(self) -> float:
+        """max_j ||W e_j||, rounded up."""
+
+    @abc.abstractmethod
+    def row_variances(self) -> Floats | float:
+        """The diagonal of U U', a number when constant."""
+
+    @abc.abstractmethod
+    def times(self, scale: float) -> Factor:
+        """The factor scale * U."""
+
+    @abc.abstractmethod
+    def to_dense(self) -> Floats:
+        """U as a matrix; for small sizes."""
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """``{"name": ..., "configuration": ...}``."""
+
+    def diagonal(self) -> Floats | float | None:
+        """The diagonal of U when U is diagonal (a number when constant), else None."""
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factor) and self.describe() == other.describe()
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.size, self.smallest))
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledIdentity(Factor):
+    """scale * I."""
+
+    length: int
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InvalidNoise(f"size={self.length} is no mode; a factor has at least one row")
+        object.__setattr__(self, "scale", float(self.scale))
+        positive_scales("scale", np.array([self.scale]))
+
+    @property
+    def size(self) -> int:
+        """The length of the mode."""
+        return self.length
+
+    @property
+    def smallest(self) -> float:
+        """The scale."""
+        return self.scale
+
+    def power_sum(self, power: int) -> float:
+        """size * scale^power."""
+        return self.length * self.scale**power
+
+    def largest_whitened_axis(self) -> float:
+        """1 / scale."""
+        return 1 / self.scale * _UP
+
+    def row_variances(self) -> Floats | float:
+        """scale^2."""
+        return self.scale**2
+
+    def diagonal(self) -> Floats | float | None:
+        """The scale, constant."""
+        return self.scale
+
+    def times(self, scale: float) -> Factor:
+        """Another scaled identity."""
+        return ScaledIdentity(self.length, self.scale * scale)
+
+    def to_dense(self) -> Floats:
+        """scale * I."""
+        return self.scale * np.eye(self.length)
+
+    def describe(self) -> dict[str, Any]:
+        """``identity`` or ``scaled``."""
+        if self.scale == 1.0:
+            return {"name": "identity", "configuration": {"size": self.length}}
+        return {"name": "scaled", "configuration": {"size": self.length, "scale": self.scale}}
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalFactor(Factor):
+    """diag(scales)."""
+
+    scales: Floats
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scales", frozen_array(self.scales))
+        if self.scales.ndim != 1 or not self.scales.size:
+            raise InvalidNoise(f"a diagonal of shape {self.scales.shape} is no vector; give one scale per row")
+        positive_scales("diagonal", self.scales)
+
+    @property
+    def size(self) -> int:
+        """The length of the mode."""
+        return int(self.scales.size)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest scale."""
+        return float(np.min(self.scales))
+
+    def power_sum(self, power: int) -> float:
+        """sum of scales^power."""
+        return math.fsum(self.scales**power)
+
+    def largest_whitened_axis(self) -> float:
+        """1 / the smallest scale."""
+        return 1 / self.smallest * _UP
+
+    def row_variances(self) -> Floats | float:
+        """scales^2."""
+        return self.scales**2
+
+    def diagonal(self) -> Floats | float | None:
+        """The scales."""
+        return self.scales
+
+    def times(self, scale: float) -> Factor:
+        """Another diagonal."""
+        return DiagonalFactor(self.scales * scale)
+
+    def to_dense(self) -> Floats:
+        """diag(scales)."""
+        return np.diag(self.scales)
+
+    def describe(self) -> dict[str, Any]:
+        """``diagonal``."""
+        return {"name": "diagonal", "configuration": {"scales": self.scales.tolist()}}
