@@ -6,17 +6,20 @@ that this pair shows to an observer, and must not exceed the mu that the plan ve
 
 What is read is the output of the real tasks under the plan's own recipe, tiles and bounds, in a *lossless view*: float64, not
 divided by a public count, not symmetrised. The published form is post-processing of it, which :meth:`Subject.check_published`
-compares byte for byte. For coloured noise the output is whitened in extended precision and must lie within ``NEAR`` of
-integers; these integers, not the floats, are compared, so the audit itself adds no rounding. Spherical noise is rounded after
-it is added: there the answers are read without noise, to 2^-50 of the bounds, and their l2 distance is compared.
+compares byte for byte. Un-whitening by factors that mix entries is post-processing as well and left out; that the published
+floats are those integers, un-whitened, is checked in extended precision. So integers are compared, in exact arithmetic: the
+audit has no tolerance. Spherical noise is rounded after it is added: there the answers are read without noise, to 2^-50 of
+their size, and their l2 distance, less that resolution, is compared.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -26,7 +29,7 @@ import numpy as np
 import zarr
 
 from dpdask.execute import driver
-from dpdask.noise import SphericalNoise
+from dpdask.noise import SphericalNoise, kernels, tiles
 from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
 from dpdask.noise.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
 from dpdask.noise.stream import ReleaseKey
@@ -151,14 +154,32 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
     return dataclasses.replace(plan, layout=layout, fingerprint=FINGERPRINT), component
 
 
-def _without_noise(component: Component) -> Component:
-    """Spherical noise of no size on a grid of 2^-50 of the bounds, to read the answers themselves."""
+def _without_noise(component: Component, reach: float) -> Component:
+    """Spherical noise of no size on a grid of 2^-50 of ``reach``, to read the answers themselves."""
     recipe = component.fitted.recipe
     assert isinstance(recipe, SphericalRecipe)
     silent = SphericalNoise(recipe.noise.shape, type(recipe.noise.law)(1e-300 * recipe.noise.law.scale))
-    step = 2.0 ** (math.frexp(recipe.largest)[1] - 50)
+    step = 2.0 ** (math.frexp(min(reach, recipe.largest) or recipe.largest)[1] - 50)
     quiet = dataclasses.replace(recipe, noise=silent, rounding=step)
     return dataclasses.replace(component, fitted=dataclasses.replace(component.fitted, recipe=quiet))
+
+
+@contextlib.contextmanager
+def _nothing_after_the_noise(recipe: Any) -> Iterator[None]:
+    """Leave out un-whitening by factors that mix entries: outputs are then integers over steps per sigma, exactly."""
+    transform, finish = tiles._transform, kernels.low_rank_finish
+
+    def only_whiten(work: Values, factor: Any, axis: int, *, inverse: bool) -> Values:
+        return transform(work, factor, axis, inverse=True) if inverse else work
+
+    def only_scale(sums: Values, out: Values, *_whitening: Any) -> None:
+        out[...] = sums / recipe.ratio
+
+    try:
+        tiles._transform, kernels.low_rank_finish = only_whiten, only_scale
+        yield
+    finally:
+        tiles._transform, kernels.low_rank_finish = transform, finish
 
 
 # --- from outputs to integers -----------------------------------------------------------------------------------------
@@ -194,23 +215,43 @@ def _mix(work: Values, factors: Sequence[Factor], *, inverse: bool) -> Values:
     return work
 
 
-def _integers(recipe: Any, out: Values) -> Values:
-    """The grid integers that a lossless output stands for; :class:`OffGrid` where it stands for none."""
-    if isinstance(recipe, IidRecipe):
-        steps = out.astype(np.longdouble) / np.longdouble(recipe.grid.step)
-        found = np.rint(steps)
-    elif isinstance(recipe, KroneckerRecipe):
-        exact, ratio, factors = out.astype(np.longdouble), np.longdouble(recipe.ratio), recipe.noise.factors
-        found = np.rint(_mix(exact, factors, inverse=True) * ratio)
-        steps = found + _mix(exact * ratio - _mix(found, factors, inverse=False), factors, inverse=True)
-        found = np.rint(steps)  # refined once, so that an inexact inverse does not matter
-        steps = found + _mix(exact * ratio - _mix(found, factors, inverse=False), factors, inverse=True)
-    else:
-        steps = out.astype(np.longdouble) / np.longdouble(recipe.rounding)
-        found = np.rint(steps)
-    if not np.all(np.isfinite(found)) or np.any(np.abs(steps - found) > NEAR) or np.any(np.abs(found) > 2.0**60):
+def _rounded(steps: Values) -> Values:
+    found = np.rint(steps)
+    if not np.all(np.isfinite(found)) or np.any(np.abs(found) > 2.0**60) or np.any(np.abs(steps - found) > NEAR):
         raise OffGrid
     return found.astype(np.int64)
+
+
+def _mixes(recipe: Any) -> bool:
+    return isinstance(recipe, KroneckerRecipe) and any(factor.diagonal() is None for factor in recipe.noise.factors)
+
+
+def _integers(recipe: Any, out: Values) -> Values:
+    """The grid integers that a lossless output stands for; :class:`OffGrid` where it stands for none."""
+    exact = out.astype(np.longdouble)
+    if _mixes(recipe):
+        return _rounded(exact * np.longdouble(recipe.ratio))
+    if isinstance(recipe, KroneckerRecipe):
+        return _rounded(_mix(exact, recipe.noise.factors, inverse=True) * np.longdouble(recipe.ratio))
+    return _rounded(exact / np.longdouble(recipe.step))
+
+
+def _check_unwhitened(recipe: Any, integers: Values, out: Values) -> None:
+    """Published floats are the integers, un-whitened: nothing else of the data is in them."""
+    expected = _mix(integers.astype(np.longdouble), recipe.noise.factors, inverse=False) / np.longdouble(recipe.ratio)
+    size = math.sqrt(out.size) * float(np.max(np.abs(expected))) * _condition(recipe)
+    np.testing.assert_allclose(out, expected.astype(np.float64), rtol=1e-11, atol=1e-14 * size)
+
+
+def _condition(recipe: Any) -> float:
+    """By how much mixing may enlarge the rounding of an output."""
+    condition = 1.0
+    for factor in recipe.noise.factors if isinstance(recipe, KroneckerRecipe) else ():
+        if isinstance(factor, DenseFactor):
+            condition *= factor.size * float(factor.singular[0]) / factor.smallest
+        elif isinstance(factor, LowRankFactor):
+            condition *= math.sqrt(factor.size) * max(factor.base, float(np.max(factor.scales))) / factor.smallest
+    return condition
 
 
 # --- what the plan allows ---------------------------------------------------------------------------------------------
@@ -233,7 +274,7 @@ def verified_mu(component: Component) -> tuple[float, float]:
     return single.mu, math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Subject:
     """One component of a plan, to be run on any values of its source."""
 
@@ -254,11 +295,10 @@ class Subject:
         """Whether the noise is one random direction."""
         return isinstance(self.component.fitted.recipe, SphericalRecipe)
 
-    def outputs(self, values: Values, *, published: bool = False, silent: bool = False) -> Values:
+    def outputs(self, values: Values, *, published: bool = False) -> Values:
         """What the tasks write for ``values``: in the lossless view, or as it is published."""
         self.file.put(values)
         plan, component = (self.plan, self.component) if published else _lossless(self.plan, self.component)
-        component = _without_noise(component) if silent else component
         return self._written(dataclasses.replace(plan, fingerprint=self.fingerprint), component)
 
     def _written(self, plan: ReleasePlan, component: Component) -> Values:
@@ -276,25 +316,29 @@ class Subject:
         finally:
             place.delete()
 
-    def integers(self, values: Values) -> Values:
-        """The whitened grid integers that an observer could read off the release of ``values``, noise included."""
-        out = self.outputs(values, silent=self.spherical)
-        return _integers(self._recipe_read(), out)
+    def integers(self, values: Values, reach: float = math.inf) -> Values:
+        """The whitened grid integers that an observer could read off the release of ``values``, noise included.
 
-    def _recipe_read(self) -> Any:
-        return (_without_noise(self.component) if self.spherical else self.component).fitted.recipe
+        For spherical noise, the answers themselves to 2^-50 of ``reach``, a bound on all sources that are compared.
+        """
+        if self.spherical:
+            quiet = dataclasses.replace(self, component=_without_noise(self.component, reach))
+            return _integers(quiet.component.fitted.recipe, quiet.outputs(values))
+        recipe = self.component.fitted.recipe
+        with _nothing_after_the_noise(recipe) if _mixes(recipe) else contextlib.nullcontext():
+            return _integers(recipe, self.outputs(values))
 
-    @property
-    def steps_per_sigma(self) -> float:
+    def steps_per_sigma(self, reach: float = math.inf) -> float:
         """How many integers make one standard deviation; for spherical noise, the unit of length of its law."""
-        recipe = self._recipe_read()
+        recipe = self.component.fitted.recipe
         if isinstance(recipe, IidRecipe):
             return recipe.grid.ratio
         if isinstance(recipe, KroneckerRecipe):
             return recipe.ratio
-        own = self.component.fitted.recipe
-        assert isinstance(own, SphericalRecipe)
-        return own.noise.law.scale / recipe.rounding
+        assert isinstance(recipe, SphericalRecipe)
+        step = _without_noise(self.component, reach).fitted.recipe.step
+        assert step is not None
+        return recipe.noise.law.scale / step
 
     @property
     def allowed(self) -> tuple[float, float]:
@@ -309,6 +353,9 @@ class Subject:
     def check_published(self, values: Values) -> None:
         """The published bytes are a function of the lossless ones: divided, symmetrised, cast or packed, and nothing else."""
         lossless, published = self.outputs(values), self.outputs(values, published=True)
+        recipe = self.component.fitted.recipe
+        if _mixes(recipe):
+            _check_unwhitened(recipe, self.integers(values), lossless)
         query, dtype = self.component.query, published.dtype
         if dtype.kind == "i":
             step = self.component.fitted.recipe.step
@@ -321,7 +368,7 @@ class Subject:
 
     def check_noise(self, nothing: Values) -> None:
         """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's own stream, and no others."""
-        found, ratio = self.integers(nothing), self.steps_per_sigma
+        found, ratio = self.integers(nothing), self.steps_per_sigma()
         _, component = _lossless(self.plan, self.component)
         for index in component.tiling.indices():
             block = found[component.tiling.box(index)]
@@ -378,55 +425,60 @@ class Verdict:
         return self.ratio <= 1
 
 
-def _exceeds(difference: Values, limit: float, per_unit: float) -> tuple[float, bool]:
-    """||difference|| / (limit * per_unit), and whether it is above 1, in exact arithmetic."""
-    square = sum(int(d) * int(d) for d in difference.reshape(-1)[np.flatnonzero(difference)])
-    allowed = (Fraction(limit) * Fraction(per_unit)) ** 2
-    return math.sqrt(square / allowed), square > allowed
-
-
-def audit_group(subjects: Sequence[Subject], group: Group, *, slack: float = 0.0) -> Verdict:
-    """Run every source of a group, each by the subject of its index (or all by one), and find the worst pair.
-
-    ``slack`` is a relative error of the audit itself, only for answers that are read at a finite resolution.
-    """
-    first = subjects[0]
-    step_limit, total_limit = first.allowed
-    per_unit = first.steps_per_sigma
-    steps = getattr(first.component.query, "steps", 1)
+def audit_group(subjects: Sequence[Subject], group: Group) -> Verdict:
+    """Run every source of a group, the first by the first subject and all others by the last, and find the worst pair."""
+    first, other_subject = subjects[0], subjects[-1]
+    reach = _reach(group.sources)
     runs: list[Values | None] = []
     for number, source in enumerate(group.sources):
-        subject = subjects[number % len(subjects)]
         try:
-            runs.append(subject.integers(source))
+            runs.append((first if number == 0 else other_subject).integers(source, reach))
         except OffGrid:
             runs.append(None)
+    measure = functools.partial(
+        _ratio,
+        steps=getattr(first.component.query, "steps", 1),
+        limits=first.allowed,
+        per_unit=first.steps_per_sigma(reach),
+        resolved=0 if not first.spherical else 1,
+    )
     worst, ratio, pairs = ("", ""), 0.0, 0
     for one, other in group.pairs():
         pairs += 1
         a, b = runs[one], runs[other]
-        found = math.inf if a is None or b is None else _ratio(a - b, steps, step_limit, total_limit, per_unit, slack)
+        found = math.inf if a is None or b is None else measure(a - b)
         if found > ratio:
             worst, ratio = (group.names[one], group.names[other]), found
     return Verdict(ratio=ratio, pairs=pairs, runs=len(runs), worst=worst)
 
 
-def _ratio(difference: Values, steps: int, step_limit: float, total_limit: float, per_unit: float, slack: float) -> float:
-    """The larger of both ratios, of single steps and of all of them; decided exactly where it is close to 1."""
-    flat = difference.reshape(steps, -1) if steps > 1 else difference.reshape(1, -1)
-    squares = np.sum(flat.astype(np.longdouble) ** 2, axis=1)
-    found = max(
-        float(np.sqrt(np.max(squares))) / (step_limit * per_unit),
-        float(np.sqrt(np.sum(squares))) / (total_limit * per_unit) if steps > 1 and math.isfinite(total_limit) else 0.0,
-    )
-    if found < 1 - 1e-9:
-        return found
-    exact = [_exceeds(row, step_limit * (1 + slack), per_unit) for row in flat]
-    if steps > 1 and math.isfinite(total_limit):
-        exact.append(_exceeds(flat, total_limit * (1 + slack), per_unit))
-    if any(above for _, above in exact):
-        return max(math.nextafter(1.0, 2.0), *(ratio for ratio, _ in exact))
-    return min(1.0, max(ratio for ratio, _ in exact))
+def _reach(sources: Sequence[Values]) -> float:
+    """A bound on every finite entry."""
+    with np.errstate(all="ignore"):
+        largest = [np.max(np.abs(source.astype(np.float64)), initial=0.0, where=np.isfinite(source)) for source in sources]
+    return float(max(largest))
+
+
+def _ratio(difference: Values, *, steps: int, limits: tuple[float, float], per_unit: float, resolved: int) -> float:
+    """The larger of both ratios, of single steps and of all of them; decided in exact arithmetic where it is close to 1.
+
+    ``resolved`` is by how many integers an entry that moved may be off for the audit's own sake.
+    """
+    rows = [difference.reshape(-1)] if steps == 1 else list(difference.reshape(steps, -1))
+    checks = [(row, limits[0]) for row in rows]
+    if steps > 1 and math.isfinite(limits[1]):
+        checks.append((difference.reshape(-1), limits[1]))
+    found = 0.0
+    for moved, limit in checks:
+        slack = resolved * math.sqrt(np.count_nonzero(moved))
+        norm = float(np.sqrt(np.sum(moved.astype(np.longdouble) ** 2))) - slack
+        ratio = norm / (limit * per_unit)
+        if abs(ratio - 1) < 1e-9 and not slack:
+            square = sum(int(d) * int(d) for d in moved[np.flatnonzero(moved)])
+            above = square > (Fraction(limit) * Fraction(per_unit)) ** 2
+            ratio = max(ratio, math.nextafter(1.0, 2.0)) if above else min(ratio, 1.0)
+        found = max(found, ratio)
+    return found
 
 
 def reused_noise(subjects: Sequence[Subject]) -> list[str]:

@@ -111,7 +111,7 @@ def audit_case(
         for gone, group in resized:
             fewer = subject_of(case, folder, case.shape[case.axis] - gone)
             assert _same_recipe(subject, fewer), "the number of records is private, yet the noise depends on it"
-            yield audit_group([fewer, *[subject] * (len(group.sources) - 1)], group)
+            yield audit_group([fewer, subject], group)
         return
     if case.axis is None and case.query in ("declared", "steps"):
         found = declared_groups(component, steps=case.steps, window=case.window, **many)
