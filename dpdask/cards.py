@@ -71,6 +71,7 @@ def make_card(
             "mechanism": _mechanism_facts(spec),
             "noise": noise_arrays(recipe.noise.describe())[0],
             "grid": recipe.describe() | data.fitted.describe_records(),
+            "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
@@ -107,6 +108,18 @@ def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | N
         return None
     amplified = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=contributions)
     return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
+
+
+def _directions(component: Component) -> dict[str, Any]:
+    """The covariance that noise directions came from, enough to compute its share of the guarantee again."""
+    query, fitted = component.query, component.fitted
+    return {
+        "query": query.describe(),
+        "bound": query.describe_bound(fitted),
+        "body": query.body.describe(),
+        "noise": fitted.recipe.noise.describe(),
+        "grid": fitted.recipe.describe() | fitted.describe_records(),
+    }
 
 
 def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:

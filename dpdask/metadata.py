@@ -96,6 +96,16 @@ class Sampling(_Facts):
     )
 
 
+class Directions(_Facts):
+    """The DP covariance whose eigenvectors turned the noise, released before the data and composed with it."""
+
+    query: dict[str, Any]
+    bound: dict[str, Any]
+    body: dict[str, Any]
+    noise: dict[str, Any]
+    grid: dict[str, Any]
+
+
 class Composition(_Facts):
     """This release among the dataset's."""
 
@@ -158,6 +168,7 @@ class ReleaseCard(_Facts):
     mechanism: dict[str, Any]
     noise: dict[str, Any]
     grid: dict[str, Any]
+    directions: Directions | None = None
     composition: Composition
     released: Released
     unprotected: list[str]

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any
 
 import numpy as np
 
-from dpdask.card_arrays import CardArrays, with_arrays
+from dpdask.card_arrays import with_arrays
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerHead
-from dpdask.mechanisms import Steps, amplified_rate
-from dpdask.mechanisms.gaussian import gaussian_mu
 from dpdask.metadata import ReleaseCard, array_attributes, card_from_attributes, card_text, group_attributes
-from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
-from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
-from dpdask.sensitivity import body_from_description
+from dpdask.noise import Noise, noise_from_description
+from dpdask.recompute import check_guarantee
 from dpdask.signing import PublicKey, SignatureFacts, check_statement, fingerprint, release_statement
 from dpdask.store import (
     CARD_ARRAYS,
@@ -95,14 +91,7 @@ def verify_release(
     card = _card_of(root)
     check_objects(place, card, root)
     _check_documents(place, card, root)
-    try:
-        arrays = _card_arrays(place)
-        noise = noise_from_description(with_arrays(card.noise, arrays))
-        _check_guarantee(card, noise)
-    except VerificationFailed:
-        raise
-    except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise VerificationFailed(f"the guarantee on the card cannot be recomputed ({type(error).__name__})") from None
+    check_guarantee(card, _noise_of(place, card))
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)
@@ -176,10 +165,14 @@ def _check_documents(place: Place, card: ReleaseCard, root: bytes) -> None:
         )
 
 
-def _card_arrays(place: Place) -> CardArrays:
-    """The arrays that the card refers to."""
-    group = open_group(place, consolidated=False)[CARD_ARRAYS]
-    return {name: np.asarray(array[...]) for name, array in group.arrays() if name != MANIFEST_ARRAY.rpartition("/")[2]}
+def _noise_of(place: Place, card: ReleaseCard) -> Noise:
+    """The noise that the card describes, with the arrays that it refers to."""
+    try:
+        group = open_group(place, consolidated=False)[CARD_ARRAYS]
+        arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+        return noise_from_description(with_arrays(card.noise, arrays))
+    except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise VerificationFailed(f"the noise on the card cannot be rebuilt ({type(error).__name__})") from None
 
 
 def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
@@ -224,63 +217,3 @@ def check_signature(card: ReleaseCard, root: bytes, trust: PublicKey | None = No
     if signature.fingerprint != card.signed_by:
         raise VerificationFailed(f"the signature is by {signature.fingerprint}, but the card names {card.signed_by}")
     check_statement(signature, card_statement(card), trust)
-
-
-def _check_guarantee(card: ReleaseCard, noise: Noise) -> None:
-    """The numbers on the card follow from the parameters on it."""
-    claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    profile = profile_from_description({"name": verified.name, "configuration": verified.configuration})
-    found = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
-    said = verified.epsilon_at_delta, verified.delta_at_epsilon
-    if not all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-300) for a, b in zip(found, said, strict=True)):
-        raise VerificationFailed("the verified guarantee does not follow from the profile on the card")
-    if card.guarantee.certified != (found[1] <= claimed.delta):
-        raise VerificationFailed("the card's verdict does not follow from its own numbers")
-    body = body_from_description(card.sensitivity.body)
-    if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=1e-9):
-        raise VerificationFailed("the sensitivity on the card is not that of its body")
-    query = card.query["name"]
-    shrink = math.sqrt((card.released.shape[0] + 1) / (2 * card.released.shape[0])) if query == "covariance" else 1.0
-    if not math.isclose(noise.entry_std / card.query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=1e-9):
-        raise VerificationFailed("the noise level on the card does not follow from its noise")
-    steps = Steps(count=card.composition.steps, sampling_rate=_sampling_rate(card))
-    if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile) and steps.single:
-        same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
-        enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
-    elif isinstance(noise, IidNoise | KroneckerNoise):  # directions found on the way come on top
-        mu = gaussian_mu(noise, body) * (1 + _rounding(card) / body.radius)
-        needed = steps.compose(GaussianProfile(mu), body.adjacency)
-        if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
-            enough = needed.mu <= profile.mu * (1 + 1e-9)
-        else:
-            enough = needed.delta(claimed.epsilon) <= profile.delta(claimed.epsilon) * (1 + 1e-6)
-    else:
-        enough = False
-    if not enough:
-        raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
-
-
-def _sampling_rate(card: ReleaseCard) -> float | None:
-    """The rate that amplifies, from who was sampled and how many records a privacy unit has."""
-    if (card.composition.steps > 1) != (card.composition.steps_are_independent is not None):
-        raise VerificationFailed("the card's steps are not declared independent, or a single result says that they are")
-    sampling = card.composition.sampling
-    if sampling is None:
-        return None
-    rate = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=card.unit.max_contributions)
-    if not math.isclose(rate, sampling.amplified_rate, rel_tol=1e-12):
-        raise VerificationFailed("the amplified sampling rate on the card does not follow from who was sampled")
-    return rate
-
-
-def _rounding(card: ReleaseCard) -> float:
-    """By how much rounding a finished answer to the grid of i.i.d. noise parts two neighbours, which that noise must cover."""
-    step, record_step = card.grid.get("step"), card.grid.get("record_step")
-    entries = math.prod(card.query["answer_shape"])
-    if card.noise["name"] != "iid" or step is None:
-        return 0.0
-    if card.query["name"] == "declared":
-        return float(math.sqrt(2 * entries / card.composition.steps) * step)
-    power = 2 if card.query["name"] == "covariance" else 1
-    finer = record_step is not None and record_step**power < step * (1 - 1e-9)
-    return float(math.sqrt(entries) * step) if finer else 0.0
