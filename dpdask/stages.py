@@ -4,8 +4,8 @@
 
 Nothing is charged before the source was read through once where it can fail, and before every document of the release was built
 once; no noisy byte exists before the charge. A crash leaves the charge, the key in the ledger and the finished tiles in
-staging, from where another run goes on and replays. Staging lies outside the trust boundary: what is read back from it is sealed under
-the release's key or checked against the ledger, and counts as missing otherwise.
+staging, from where another run goes on and replays. Staging lies outside the trust boundary: what is read back from it is
+sealed under the release's key or checked against the ledger, and counts as missing otherwise.
 """
 
 from __future__ import annotations

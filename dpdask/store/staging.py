@@ -160,8 +160,8 @@ class Staging:
     def make_ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
         """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet.
 
-        Besides ``keys``, the objects of the release, nothing may be there: the rest is removed from a folder, which is published
-        whole; on an object store, where others can write too, it is an error.
+        Besides ``keys``, the objects of the release, nothing may be there: the rest is removed from a folder, which is
+        published whole; on an object store, where others can write too, it is an error.
         """
         local = isinstance(self.data, LocalPlace)
         for name, content in documents.items():

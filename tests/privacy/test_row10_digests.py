@@ -37,7 +37,7 @@ def _product(word: int, secret: int) -> int:
 
 
 def _forged_lane(words: list[int], secrets: list[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Other words whose sum and whose products' sum are the same, and the pairs that can still be moved without changing either."""
+    """Other words whose sum and whose products' sum are the same, and pairs that can still be moved without changing either."""
 
     def word(stripe: int, *, high: int, low: int) -> int:
         return (high * _HALF + low) ^ secrets[stripe]
