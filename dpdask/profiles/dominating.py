@@ -82,7 +82,7 @@ def dominating_gaussian(profile: PrivacyProfile, *, delta0: float) -> Dominated:
     """
     if not 0 <= delta0 < 1:
         raise InvalidBudget(f"delta0={delta0:g} is not a probability below 1; choose 0 <= delta0 < 1")
-    return _dominating(profile, delta0)
+    return _dominating(profile, delta0)  # type: ignore[arg-type]  # profiles are frozen values, which hash
 
 
 @functools.lru_cache(maxsize=4096)
@@ -190,7 +190,7 @@ class _Chord:
             low, high = high, high * 2
             if high > _LARGEST:
                 raise OutOfReach("the profile is as good as no privacy, and no Gaussian lies above it; release less")
-        while high > low * (1 + 1e-9):
+        while high > low * (1 + 1e-7):
             middle = (low + high) / 2
             low, high = (low, middle) if self.covered(middle) else (middle, high)
         return high

@@ -28,7 +28,7 @@ def test_rule_1_claimed_is_not_verified(space: Workspace) -> None:
     space.release(mechanism="mgm")  # claims epsilon 1, is worth far less
     assert 0 <= space.spent() < 0.01
     space.ledger.open_dataset("study", PrivacyBudget(epsilon=1e6, delta=0.1))
-    budget = {"dataset": "study", "ledger": space.ledger_url}
+    budget = {"dataset": "study", "ledger": space.ledger_url, "array_in_other_dataset": True}
     space.release(mechanism=paper, accept_uncertified=True, output={"url": f"{space.folder}/b.zarr"}, budget=budget)
     assert space.ledger.state("study").spent_epsilon > 1.0  # claims epsilon 1, costs far more
 

@@ -164,7 +164,7 @@ def test_compose_gives_each_service_only_the_secrets_it_needs() -> None:
         "dask-scheduler": tls,
         "dask-worker": s3 | tls,
         "postgres": {"PGPASSWORD"},
-        "ledger-open": {"PGPASSWORD"},
+        "ledger-open": {"DPDASK_MASTER_KEY", "PGPASSWORD"},
         "minio": s3,
         "buckets": s3,
     }
