@@ -49,6 +49,7 @@ from dpdask.ledger.tables import connect, create_tables, datasets, entries, forg
 from dpdask.noise.stream import ReleaseKey, random_bytes
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.profiles import compose
+from dpdask.signals import signals_deferred
 
 __all__ = ["Ledger"]
 
@@ -326,9 +327,10 @@ class Ledger:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Database errors as one line without statements, parameters or addresses."""
+    """Database errors as one line without statements, parameters or addresses; no transaction is cut off by a signal."""
     try:
-        yield
+        with signals_deferred():
+            yield
     except SQLAlchemyError as error:
         kind = type(getattr(error, "orig", None) or error).__name__
         raise LedgerError(
