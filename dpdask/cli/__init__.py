@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dpdask.cli.calibration import calibrate, compare
+from dpdask.cli.interrupts import INTERRUPTED
 from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
 from dpdask.cli.release import abort, demo, plan, registry, resume, run, serve, show, verify
@@ -59,8 +60,11 @@ class _Group(click.Group):
         except DpdaskError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))
-        except (click.exceptions.Exit, click.ClickException, click.Abort, KeyboardInterrupt):
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
         except Exception as error:
             if os.environ.get("DPDASK_DEBUG"):
                 raise

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from dpdask.cli.interrupts import interruptible
 from dpdask.cli.printing import console, numbers, print_json, warn
 from dpdask.errors import InvalidSpec
 
@@ -48,11 +49,13 @@ def plan(spec_path: str, as_json: bool) -> None:
 @_json_option
 def run(spec_path: str, as_json: bool) -> None:
     """Publish the release that SPEC.yaml describes."""
-    from dpdask.releasing import release
+    with interruptible() as interruption:
+        from dpdask.releasing import release
 
-    with _progress(as_json) as watch:
-        receipt = release(spec_path, on_progress=watch)
-    _print_receipt(receipt, as_json)
+        interruption.spec_path = spec_path
+        with _progress(as_json) as watch:
+            receipt = release(spec_path, on_progress=watch)
+        _print_receipt(receipt, as_json)
 
 
 @click.command()
@@ -60,11 +63,13 @@ def run(spec_path: str, as_json: bool) -> None:
 @_json_option
 def resume(spec_path: str, as_json: bool) -> None:
     """Finish an interrupted release: the same noise, no further charge."""
-    from dpdask.releasing import resume as resume_release
+    with interruptible() as interruption:
+        from dpdask.releasing import resume as resume_release
 
-    with _progress(as_json) as watch:
-        receipt = resume_release(spec_path, on_progress=watch)
-    _print_receipt(receipt, as_json)
+        interruption.spec_path = spec_path
+        with _progress(as_json) as watch:
+            receipt = resume_release(spec_path, on_progress=watch)
+        _print_receipt(receipt, as_json)
 
 
 @click.command()
@@ -160,18 +165,20 @@ def registry(url: str, options: tuple[str, ...]) -> None:
 @click.option("--folder", default=None, help="A new folder for the demo; by default dpdask-demo, -2, -3, ...")
 def demo(as_flow: bool, folder: str | None) -> None:
     """Generate a tensor, release it, show its card: everything on embedded defaults."""
-    from dpdask.demo import prepare_demo
-    from dpdask.published import read_card
-    from dpdask.releasing import release
-    from dpdask.tables import card_table
+    with interruptible() as interruption:
+        from dpdask.demo import prepare_demo
+        from dpdask.published import read_card
+        from dpdask.releasing import release
+        from dpdask.tables import card_table
 
-    prepared = prepare_demo(folder)
-    click.echo(f"a generated tensor, a ledger and a spec are in {prepared.folder}")
-    with _progress(False) as watch:
-        if as_flow:
-            _flows("privatize").run_watched(prepared.spec, watch)
-        else:
-            release(prepared.spec, on_progress=watch)
+        prepared = prepare_demo(folder)
+        click.echo(f"a generated tensor, a ledger and a spec are in {prepared.folder}")
+        interruption.spec_path = str(prepared.spec)
+        with _progress(False) as watch:
+            if as_flow:
+                _flows("privatize").run_watched(prepared.spec, watch)
+            else:
+                release(prepared.spec, on_progress=watch)
     output = f"{prepared.folder}/released.zarr"
     console().print(card_table(read_card(output)))
     click.echo(f"published: {output} (array readings)")

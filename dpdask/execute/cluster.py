@@ -8,13 +8,16 @@ import importlib
 import importlib.metadata
 import ipaddress
 import logging
+import signal
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 from urllib.parse import urlsplit
 
 from dpdask.errors import ClusterError
 from dpdask.execute import tasks
+from dpdask.signals import signals_deferred
 from dpdask.spec.release import ComputeSection
 
 __all__ = ["connect", "version"]
@@ -53,7 +56,11 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
             require_encryption=True,
         )
     if compute.cluster == "local":
-        with _configuring, dask.config.set(_NEVER_SPILL):  # workers read it when they are made; it is the whole process'
+        with (
+            _configuring,
+            dask.config.set(_NEVER_SPILL),
+            _starting(processes=compute.workers > 1),
+        ):  # workers inherit both, the process has one
             cluster = LocalCluster(
                 n_workers=compute.workers,
                 threads_per_worker=compute.threads,
@@ -90,6 +97,22 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
     stack.enter_context(contextlib.closing(cluster))
     _check_trust(cluster.scheduler_address, compute)
     return Client(cluster, set_as_default=False)
+
+
+@contextlib.contextmanager
+def _starting(*, processes: bool) -> Iterator[None]:
+    """Let signals wait while a cluster starts, so that none is left half made, and keep Ctrl-C from its processes.
+
+    A terminal sends it to all processes of a command; workers would print about it. The driver gets it, and closes them.
+    """
+    with signals_deferred():
+        if processes:
+            resource_tracker.ensure_running()  # whoever starts it unblocks signals afterwards
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what starts now inherits it
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _not_a_farewell(record: logging.LogRecord) -> bool:

@@ -36,6 +36,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from dpdask.errors import LedgerError
+from dpdask.signals import signals_deferred
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -122,9 +123,10 @@ release_keys = Table(
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Database errors as one line without statements, parameters or addresses."""
+    """Database errors as one line without statements, parameters or addresses; no signal cuts a transaction off."""
     try:
-        yield
+        with signals_deferred():
+            yield
     except SQLAlchemyError as error:
         kind = type(getattr(error, "orig", None) or error).__name__
         raise LedgerError(

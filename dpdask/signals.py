@@ -1,0 +1,49 @@
+"""Signals that wait: where an exception from a signal handler would leave a transaction open or a cluster half made."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+__all__ = ["signals_deferred"]
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the block is done; a second one does not wait.
+
+    Python's handlers run between any two instructions of the main thread and may raise there: inside a database transaction
+    that would leave it open, and its lock held against ourselves. Whatever handlers are installed are called afterwards;
+    signals without a handler of Python's keep their effect.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+        yield
+        return
+    with _deferred(signal.SIGTERM), _deferred(signal.SIGINT):
+        yield
+
+
+@contextlib.contextmanager
+def _deferred(signum: signal.Signals) -> Iterator[None]:
+    handler = signal.getsignal(signum)
+    if not callable(handler):
+        yield
+        return
+    waiting: list[FrameType | None] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if waiting:
+            handler(number, frame)
+        else:
+            waiting.append(frame)
+
+    try:
+        signal.signal(signum, note)
+        yield
+    finally:
+        signal.signal(signum, handler)
+        if waiting:
+            handler(signum, waiting[0])
