@@ -384,7 +384,7 @@ def _coordinates(made: ReleasePlan) -> list[Coordinate]:
     found = []
     for name in made.spec.publish.coordinates:
         values, dimensions, attributes = made.source.coordinate(name)
-        found.append((name, values, dimensions or (name,), attributes))
+        found.append((name, values, dimensions, attributes))
     return found
 
 

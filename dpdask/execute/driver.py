@@ -71,7 +71,7 @@ def prepare(client: Any, plan: ReleasePlan, component: Component, on_progress: O
 def _record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
     """Ranges of records, whole tiles each, of about the size of a task."""
     many, count = records_at_once(plan, component, axis), plan.source.shape[axis]
-    return [slice(first, min(first + many, count)) for first in range(0, count, many)]
+    return [slice(first, min(first + many, count)) for first in range(0, max(1, count), many)]  # none: one range of none
 
 
 def _clip_factors(client: Any, plan: ReleasePlan, component: Component, on_progress: OnProgress) -> list[tuple[int, int, Any]]:

@@ -13,11 +13,13 @@ from dpdask.noise.recipes import IidRecipe, SphericalRecipe
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
+from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout, SourceArray
 
-__all__ = ["check_memory", "check_no_placeholders", "check_output", "check_public", "check_room"]
+__all__ = ["check_memory", "check_no_placeholders", "check_output", "check_public", "check_records", "check_room"]
 
+_LARGEST_COORDINATES = 2**30  # bytes
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
 
 
@@ -31,19 +33,60 @@ def check_no_placeholders(url: str) -> None:
         )
 
 
+def check_records(query: Query) -> None:
+    """A source without entries is one without records, and an answer only where their number is private.
+
+    There it must be one: a release of a single record does not fail, so failing on none would tell them apart.
+    """
+    empty = [axis for axis, length in enumerate(query.source_shape) if length == 0]
+    private = query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+    if not empty or (private and query.summed and empty == [query.units_axis]):
+        return
+    raise StoreError(
+        f"the source has no entries along axis {empty[0]}, so query {query.name} under {query.body.adjacency} has no answer;"
+        " wait for records, or count or sum them under add-remove-one"
+    )
+
+
 def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None:
-    """Attributes and coordinates that are to be copied exist and fit the result."""
+    """Attributes and coordinates that are to be copied exist, fit the result, and can be published beside it."""
     source.attributes(spec.publish.attributes)
+    if len(layout.shape) > 1 and layout.name in layout.dimension_names:
+        raise InvalidSpec(
+            f"output.array {layout.name!r} is also the name of a dimension, which readers take for its coordinate; rename one"
+            " of them, by output.array or publish.dimension_names"
+        )
+    names = spec.publish.coordinates
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidSpec(f"publish.coordinates: {twice[0]!r} is there twice; name it once")
+    if layout.name in names:
+        raise StoreError(
+            f"publish.coordinates: {layout.name!r} is the name of the released array; rename that by output.array, or drop it"
+        )
+    room = _LARGEST_COORDINATES
+    for name in names:
+        shape, dimensions, size = source.coordinate_schema(name)
+        _check_coordinate(name, shape, dimensions, layout)
+        room -= size
+    if room < 0:
+        raise StoreError(
+            f"publish.coordinates hold {(_LARGEST_COORDINATES - room) / 1e9:.3g} GB, and are copied whole: at most"
+            f" {_LARGEST_COORDINATES / 1e9:.3g} GB; drop the largest"
+        )
+
+
+def _check_coordinate(name: str, shape: tuple[int, ...], dimensions: tuple[str, ...], layout: Layout) -> None:
+    """A coordinate lies along dimensions of the result; one that is named after a dimension lies along that alone."""
     sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
-    for name in spec.publish.coordinates:
-        shape, dimensions = source.coordinate_schema(name)
-        dims = dimensions or ((name,) if len(shape) == 1 else ())
-        fits = len(dims) == len(shape) and all(sizes.get(d) == n for d, n in zip(dims, shape, strict=True))
-        if not fits or name == layout.name:
-            raise StoreError(
-                f"publish.coordinates: {name!r} does not lie along the result's dimensions {list(layout.dimension_names)};"
-                " name them by publish.dimension_names or drop it"
-            )
+    fits = len(dimensions) == len(shape) and all(sizes.get(d) == n for d, n in zip(dimensions, shape, strict=True))
+    if name in sizes and dimensions != (name,):
+        fits = False
+    if not fits:
+        raise StoreError(
+            f"publish.coordinates: {name!r} does not lie along the result's dimensions {list(layout.dimension_names)};"
+            " name them by publish.dimension_names or drop it"
+        )
 
 
 def check_output(layout: Layout, data: Component) -> None:

@@ -12,7 +12,14 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
-from dpdask.planning.checks import check_memory, check_no_placeholders, check_output, check_public, check_room
+from dpdask.planning.checks import (
+    check_memory,
+    check_no_placeholders,
+    check_output,
+    check_public,
+    check_records,
+    check_room,
+)
 from dpdask.planning.components import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
@@ -43,6 +50,7 @@ def make_plan(spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool
         window = spec.source.window
         source = source.windowed(window.axis, window.start, window.stop)
     query = build_query(spec.query, spec.unit, source.shape, spec.composition)
+    check_records(query)
     _check_window(spec, query, len(source.shape))
     budget = spec.privacy.budget()
     estimated = getattr(spec.mechanism, "directions", None)

@@ -48,7 +48,7 @@ def _task_bytes(plan: ReleasePlan, component: Component) -> int:
     tile = tile_bytes(plan, component)
     if not isinstance(query, SummedQuery):
         return max(source.piece_bytes, tile + source.decoding_bytes(component.tiling.extent))
-    records = min(records_at_once(plan, component, query.record_axis), query.records)
+    records = min(records_at_once(plan, component, query.record_axis), max(1, query.records))
     region = query.region(records)
     beside = max(source.decoding_bytes(region), query.summing_bytes(records))
     return max(source.piece_bytes, tile, math.prod(region) * source.working_dtype.itemsize + beside)

@@ -136,7 +136,7 @@ class ReleasePlan:
 
 
 def _records(count: int, shape: tuple[int, ...], axis: int) -> str:
-    values = math.prod(shape) // count
+    values = math.prod(n for i, n in enumerate(shape) if i != axis)
     return f"one of {count} records along axis {axis}, {values} value{'s' * (values > 1)} each"
 
 

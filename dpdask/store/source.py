@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import StoreError
+from dpdask.store.coordinates import PLAIN_NAME, coordinate_dimensions, dimension_names, public_attributes
 from dpdask.store.local import LocalPlace, ZipPlace
 from dpdask.store.place import Place
 
@@ -89,9 +90,13 @@ class SourceArray:
             {**facts, "shape": sizes, "attributes": {}, "window": [axis, start, stop]}, sort_keys=True, default=str
         )
         digest = hashlib.sha256(schema.encode()).hexdigest()
-        chunks = tuple(min(c, n) for c, n in zip(self.chunks, shape, strict=True))
         return dataclasses.replace(
-            self, shape=shape, chunks=chunks, window=(axis, start, stop), metadata_digest=digest, plain=False
+            self,
+            shape=shape,
+            chunks=_within(self.chunks, shape),
+            window=(axis, start, stop),
+            metadata_digest=digest,
+            plain=False,
         )
 
     def _absolute(self, box: Box) -> Box:
@@ -172,13 +177,13 @@ class SourceArray:
 
     def boxes(self, region: Box, size: int) -> Iterator[Box]:
         """A region in pieces of about ``size`` bytes, cut where chunks end, in C order."""
-        extent = [min(c, part.stop - part.start) for c, part in zip(self.chunks, region, strict=True)]
+        extent = [max(1, min(c, part.stop - part.start)) for c, part in zip(self.chunks, region, strict=True)]
         item = np.dtype(self.dtype).itemsize
         for axis in reversed(range(len(extent))):
             room = size // max(1, math.prod(extent) * item)
             wanted = -(-(region[axis].stop - region[axis].start) // self.chunks[axis])
             if room > 1 and extent[axis] == self.chunks[axis]:
-                extent[axis] = self.chunks[axis] * min(wanted, room)
+                extent[axis] = self.chunks[axis] * max(1, min(wanted, room))
         cuts = [range(part.start - part.start % e, part.stop, e) for part, e in zip(region, extent, strict=True)]
         for offset in np.ndindex(*(len(cut) for cut in cuts)):
             yield tuple(
@@ -237,32 +242,42 @@ class SourceArray:
                 raise StoreError(f"publish.attributes: {name!r} is no plain JSON value; drop it from the list") from None
         return {name: found[name] for name in names}
 
-    def coordinate_schema(self, name: str) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-        """Shape and dimension names of an array beside the source."""
+    def coordinate_schema(self, name: str) -> tuple[tuple[int, ...], tuple[str, ...], int]:
+        """Shape, dimension names and size in bytes of an array beside the source; what cannot be published is an error."""
+        where = f"publish.coordinates: {name!r}"
+        if self._beside(name) == self.path:
+            raise StoreError(f"{where} is the source itself, which would be published as it is; drop it from the list")
         try:
-            array = _open(self.place, self._beside(name))
+            array = None if not PLAIN_NAME.fullmatch(name) else _open(self.place, self._beside(name))
         except Exception:
             array = None
         if array is None:
             raise StoreError(f"publish.coordinates: no array {name!r} lies beside the source; drop it from the list")
-        if np.dtype(array.dtype).kind in "cOV":
-            raise StoreError(f"publish.coordinates: {name!r} is not a plain array of numbers, text or times; drop it")
-        return tuple(array.shape), _dimension_names(array)
+        dtype = np.dtype(array.dtype)
+        if dtype.kind not in "biufSUTMm":
+            raise StoreError(f"{where} is not a plain array of numbers, text or times; drop it")
+        try:
+            json.dumps(public_attributes(array), allow_nan=False)
+        except (TypeError, ValueError):
+            raise StoreError(
+                f"{where} has units or another attribute that is no plain JSON value; correct it or drop it"
+            ) from None
+        return tuple(array.shape), coordinate_dimensions(array, name), math.prod(array.shape) * dtype.itemsize
 
     def _beside(self, name: str) -> str:
         folder = self.path.rpartition("/")[0]
         return f"{folder}/{name}" if folder else name
 
-    def coordinate(self, name: str) -> tuple[np.ndarray[Any, Any], tuple[str, ...] | None, dict[str, Any]]:
+    def coordinate(self, name: str) -> tuple[np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]:
         """A declared-public array beside the source: values, dimension names, attributes."""
-        array = _open(self.place, self._beside(name))
         try:
+            array = _open(self.place, self._beside(name))
             values = np.asarray(array[...])
         except Exception:
             values = None
         if values is None:
             raise StoreError(f"publish.coordinates: {name!r} cannot be read; restore it or drop it from the list")
-        return values, _dimension_names(array), {k: v for k, v in dict(array.attrs).items() if k in ("units", "calendar")}
+        return values, coordinate_dimensions(array, name), public_attributes(array)
 
 
 def open_source(place: Place, path: str) -> SourceArray:
@@ -281,8 +296,8 @@ def open_source(place: Place, path: str) -> SourceArray:
     if dtype.str[1:] not in _WORKING:
         what = "structured" if dtype.names else _KINDS.get(dtype.kind, str(dtype))
         raise StoreError(f"the source holds {what} values ({dtype}); only real numbers can be released: convert them first")
-    if not array.shape or not all(array.shape):
-        raise StoreError(f"the source has shape {array.shape}; a release needs at least one axis and one entry on each")
+    if not array.shape:
+        raise StoreError("the source is a single number without an axis; a release needs at least one axis")
     chunks = tuple(array.shards or array.chunks)
     facts = json.dumps(array.metadata.to_dict(), sort_keys=True, default=str)
     codecs = _codec_names(array)
@@ -290,16 +305,21 @@ def open_source(place: Place, path: str) -> SourceArray:
         place=place,
         path=path,
         shape=tuple(array.shape),
-        chunks=tuple(min(c, n) for c, n in zip(chunks, array.shape, strict=True)),
+        chunks=_within(chunks, array.shape),
         dtype=dtype.str,
-        dimension_names=_dimension_names(array),
+        dimension_names=dimension_names(array),
         metadata_digest=hashlib.sha256(facts.encode()).hexdigest(),
         plain=not codecs
         and isinstance(place, LocalPlace)
         and not isinstance(place, ZipPlace)
         and array.order == "C"
-        and chunks == tuple(min(c, n) for c, n in zip(chunks, array.shape, strict=True)),
+        and chunks == _within(chunks, array.shape),
     )
+
+
+def _within(chunks: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks no longer than the array; an axis without entries counts as one of a single entry, which nobody may tell apart."""
+    return tuple(max(1, min(c, n)) for c, n in zip(chunks, shape, strict=True))
 
 
 def _codec_names(array: Any) -> list[str]:
@@ -309,13 +329,6 @@ def _codec_names(array: Any) -> list[str]:
     endian = {getattr(getattr(codec, "endian", None), "value", "little") for codec in array.metadata.codecs}
     named = [type(codec).__name__ for codec in array.metadata.codecs]
     return [name for name in named if name != "BytesCodec" or endian != {"little"}]
-
-
-def _dimension_names(array: Any) -> tuple[str, ...] | None:
-    names = getattr(array.metadata, "dimension_names", None) or dict(array.attrs).get("_ARRAY_DIMENSIONS")
-    if not names or len(names) != array.ndim or any(name is None for name in names):
-        return None
-    return tuple(str(name) for name in names)
 
 
 def _what_is_there(place: Place) -> str:
