@@ -45,7 +45,7 @@ def make_component(
     step = verified_step(Answer.of(query, fitted, steps))
     if isinstance(step, GaussianProfile) and step.mu > calibrated.calibration["mu"] * NOTHING:
         verified = composed.compose(step, query.body.adjacency)
-        guarantee = Guarantee(claimed=guarantee.claimed, theorem=guarantee.theorem, verified=verified)
+        guarantee = dataclasses.replace(guarantee, verified=verified)
     return Component(
         name=name,
         query=query,
@@ -121,4 +121,5 @@ def together(budget: PrivacyBudget, directions: Component, data: Component) -> G
     """The guarantee of directions and data, released one after the other."""
     verified = compose([(directions.guarantee.verified, 1), (data.guarantee.verified, 1)])
     theorem = f"{directions.guarantee.theorem} for the directions, then {data.guarantee.theorem}; basic composition"
-    return Guarantee(claimed=budget, theorem=theorem, verified=verified)
+    doubt = directions.guarantee.doubt or data.guarantee.doubt
+    return Guarantee(claimed=budget, theorem=theorem, verified=verified, doubt=doubt)
