@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dpdask.cli.printing import console, print_json
+
+if TYPE_CHECKING:  # most commands of the program need no database
+    from dpdask.ledger import LedgerHead
 
 __all__ = ["ledger"]
 
@@ -86,8 +91,9 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
 
 @ledger.command("head")
 @click.argument("dataset", required=False)
+@click.option("--sign", is_flag=True, help="Sign each head, and when, with the curator's key: JSON, to be anchored elsewhere.")
 @_ledger_options
-def ledger_head(dataset: str | None, url: str, as_json: bool) -> None:
+def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> None:
     """The newest entry of DATASET, or of all: its place and hash.
 
     Keep it elsewhere: a ledger that was rolled back, or rewritten, does not contain it.
@@ -96,11 +102,26 @@ def ledger_head(dataset: str | None, url: str, as_json: bool) -> None:
 
     book = Ledger(url, create=False)
     heads = [book.head(name) for name in ([dataset] if dataset is not None else book.datasets())]
-    if as_json:
+    if sign:
+        print_json({"heads": [_signed(head) for head in heads]})
+    elif as_json:
         print_json({"heads": [head.describe() for head in heads]})
-        return
-    for head in heads:
-        click.echo(f"{head.dataset} {head.sequence} {head.hash}")
+    else:
+        for head in heads:
+            click.echo(f"{head.dataset} {head.sequence} {head.hash}")
+
+
+def _signed(head: LedgerHead) -> dict[str, Any]:
+    """A head, when it was looked up, and the curator's signature over both."""
+    from dpdask.errors import InvalidKey
+    from dpdask.signing import head_statement, load_signing_key, sign_statement
+
+    key = load_signing_key()
+    if key is None:
+        raise InvalidKey("no signing key is configured; make one by `dpdask key create`, or set DPDASK_SIGNING_KEY")
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    signature = sign_statement(key, head_statement(head.dataset, head.sequence, head.hash, at))
+    return {**head.describe(), "at": at, "signature": signature.to_dict()}
 
 
 @ledger.command("upgrade")

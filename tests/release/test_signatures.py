@@ -14,8 +14,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpdask.cli import main
 from dpdask.errors import InvalidKey, VerificationFailed
+from dpdask.ledger import LedgerHead
 from dpdask.published import read_card, verify_release
-from dpdask.signing import PublicKey, create_key, fingerprint
+from dpdask.signing import (
+    PublicKey,
+    SignatureFacts,
+    check_statement,
+    create_key,
+    fingerprint,
+    head_statement,
+    read_public_key,
+)
 from tests.release.conftest import Workspace, people
 from tests.support.forging import edit_card, reseal
 
@@ -196,3 +205,22 @@ def test_the_private_key_is_nowhere_but_in_its_file(space: Workspace, curator: P
     for path in space.folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         assert not any(form in content for form in forms), path
+
+
+def test_a_signed_head_can_be_anchored_elsewhere(space: Workspace, curator: Path) -> None:
+    released(space)
+    result = CliRunner().invoke(main, ["ledger", "head", "people", "--sign", "--ledger", space.ledger_url])
+    assert result.exit_code == 0, result.output
+    [head] = json.loads(result.stdout)["heads"]
+    signature = SignatureFacts.from_dict(head["signature"])
+    statement = head_statement(head["dataset"], head["sequence"], head["hash"], head["at"])
+    check_statement(signature, statement, read_public_key(curator / "curator.key.pub"))
+    assert space.ledger.contains("people", LedgerHead(head["dataset"], head["sequence"], head["hash"]))
+    with pytest.raises(VerificationFailed, match="does not fit"):
+        check_statement(signature, head_statement(head["dataset"], head["sequence"] + 1, head["hash"], head["at"]))
+
+
+def test_a_head_is_not_signed_without_a_key(space: Workspace, nobody: None) -> None:
+    result = CliRunner().invoke(main, ["ledger", "head", "--sign", "--ledger", space.ledger_url])
+    assert result.exit_code == 2
+    assert "dpdask key create" in result.stderr
