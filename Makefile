@@ -27,7 +27,7 @@ check: $(VENV)/stamp-test
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
