@@ -69,7 +69,9 @@ def test_every_number_fits_and_rounding_is_paid_for(
     if fitted.shift == 0:
         assert sigma == noise.sigma
     else:
-        needed = Fraction(noise.sigma) * (1 + Fraction(math.sqrt(entries)) * Fraction(fitted.unit) / Fraction(total.body.radius))
+        needed = Fraction(noise.sigma) * (
+            1 + Fraction(math.sqrt(entries)) * Fraction(fitted.unit) / Fraction(total.body.radius)
+        )
         assert needed <= sigma <= 1.011 * noise.sigma
 
 
