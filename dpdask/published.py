@@ -21,6 +21,7 @@ from dpdask.store import (
     ROOT,
     Layout,
     Place,
+    canonical,
     digest_of,
     manifest_documents,
     merkle_root,
@@ -128,7 +129,8 @@ def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
     for name, content in own.items():
         if place.read(name) != content:
             raise VerificationFailed(f"{name!r} was changed after publication; restore it from a copy")
-    if root_document_digest(json.loads(root)) != expected.pop(ROOT).digest:
+    document = json.loads(root)
+    if root != canonical(document) or root_document_digest(document) != expected.pop(ROOT).digest:
         raise VerificationFailed("'zarr.json' of the group, which holds the card, was changed after publication")
     for name, entry in expected.items():
         with place.viewed(name) as found:

@@ -21,6 +21,7 @@ __all__ = [
     "MANIFEST_ARRAY",
     "ROOT",
     "Coordinate",
+    "canonical",
     "document_entries",
     "manifest_documents",
     "release_documents",
@@ -104,4 +105,9 @@ def manifest_documents(entries: Iterable[ManifestEntry]) -> dict[str, bytes]:
 
 def with_attributes(root: bytes, attributes: dict[str, Any]) -> bytes:
     """The root document with other attributes of the group; the same bytes in whatever order they come."""
-    return json.dumps({**json.loads(root), "attributes": attributes}, indent=2, sort_keys=True).encode()
+    return canonical({**json.loads(root), "attributes": attributes})
+
+
+def canonical(document: dict[str, Any]) -> bytes:
+    """The one spelling of a root document: no two readers can take it for different things."""
+    return json.dumps(document, indent=2, sort_keys=True).encode()

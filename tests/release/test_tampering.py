@@ -79,6 +79,12 @@ def _promise(card: dict[str, Any]) -> None:
     card["guarantee"]["claimed"]["epsilon"] = 0.1
 
 
+def _spelled_twice(group: Path) -> None:
+    """Attributes that are there twice: readers differ in which they take."""
+    text = (group / ROOT).read_text()
+    (group / ROOT).write_text(text.replace('{\n  "attributes"', '{\n  "attributes": {"dp:epsilon": 0.01},\n  "attributes"', 1))
+
+
 def _manifest_line(group: Path) -> None:
     path = group / MANIFEST_ARRAY / "c/0"
     text = path.read_text()
@@ -146,6 +152,7 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
         r"'data/zarr.json' was changed",
     ),
     ("the card's epsilon", lambda g: edit_card(g, _promise), ALONE, r"'zarr.json' of the group, which holds the card"),
+    ("a second spelling of the card", _spelled_twice, ALONE, r"'zarr.json' of the group, which holds the card"),
     ("a field of the card", lambda g: edit_card(g, lambda c: c.pop("noise")), ALONE, r"breaks its schema at noise"),
     (
         "an attribute of the group",

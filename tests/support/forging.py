@@ -9,14 +9,23 @@ from typing import Any
 
 from google_crc32c import value as crc32c
 
-from dpdask.store import MANIFEST_ARRAY, ROOT, ManifestEntry, digest_of, manifest_documents, merkle_root, root_document_digest
+from dpdask.store import (
+    MANIFEST_ARRAY,
+    ROOT,
+    ManifestEntry,
+    canonical,
+    digest_of,
+    manifest_documents,
+    merkle_root,
+    root_document_digest,
+)
 
 
 def edit_json(path: Path, change: Callable[[Any], None]) -> None:
     """Change one JSON document."""
     document = json.loads(path.read_text())
     change(document)
-    path.write_text(json.dumps(document, indent=2))
+    path.write_bytes(canonical(document))
 
 
 def edit_card(group: Path, change: Callable[[Any], None]) -> None:
@@ -44,7 +53,7 @@ def reseal(group: Path) -> None:
     entries = [ManifestEntry(name, path.stat().st_size, digest_of([path.read_bytes()])) for name, path in files.items()]
     entries.append(ManifestEntry(ROOT, 0, root_document_digest(root)))
     root["attributes"]["dp"]["manifest"].update(root=merkle_root(entries), objects=len(entries))
-    (group / ROOT).write_text(json.dumps(root, indent=2))
+    (group / ROOT).write_bytes(canonical(root))
     for name, content in manifest_documents(entries).items():
         (group / name).parent.mkdir(parents=True, exist_ok=True)
         (group / name).write_bytes(content)
