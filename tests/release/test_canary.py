@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask import PrivacyBudget
 from dpdask.errors import DpdaskError
 from dpdask.execute import tasks
+from dpdask.ledger import Ledger
 from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
@@ -145,8 +147,10 @@ def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(space: Workspac
 
     def watch(progress: Any) -> None:
         if progress.stage == "tiles" and not dumps:
+            for path in space.folder.glob("ledger.db*"):  # it is there, and wrapped
+                absent(path.read_bytes(), key_spellings(KEY), f"while tiles are written: {path}")
             with sqlite3.connect(f"{space.folder}/ledger.db") as connection:
-                assert connection.execute("SELECT content FROM dpdask_release_keys").fetchone()[0] == KEY
+                assert connection.execute("SELECT count(*) FROM dpdask_release_keys WHERE wrapped = 1").fetchone()[0] == 1
                 dumps.append("\n".join(line for line in connection.iterdump() if "dpdask_release_keys" not in line))
 
     try:
@@ -164,6 +168,8 @@ def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(space: Workspac
 
 def test_a_master_key_wraps_the_release_key(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPDASK_MASTER_KEY", "7f" * 32)
+    budget = {"dataset": "people", "ledger": f"sqlite:///{space.folder}/ledger.db-of-this-key"}
+    Ledger(budget["ledger"]).open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
     monkeypatch.setattr("dpdask.noise.stream.random_bytes", lambda count: KEY[:count])
     space.source(people())
     seen = []
@@ -172,7 +178,7 @@ def test_a_master_key_wraps_the_release_key(space: Workspace, monkeypatch: pytes
         if progress.stage == "key":
             seen.append(b"".join(p.read_bytes() for p in space.folder.glob("ledger.db*")))
 
-    space.release(on_progress=watch)
+    space.release(on_progress=watch, budget=budget)
     absent(seen[0], key_spellings(KEY), "wrapped")
     monkeypatch.setenv("DPDASK_MASTER_KEY", "short")
     with pytest.raises(Exception, match="64 hexadecimal digits"):
