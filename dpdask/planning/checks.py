@@ -90,9 +90,12 @@ def _check_coordinate(name: str, shape: tuple[int, ...], dimensions: tuple[str, 
 
 
 def check_output(layout: Layout, data: Component) -> None:
-    """Packed integers hold every value that the noise can make."""
+    """The output's type holds every value that the noise can make."""
     dtype = np.dtype(layout.dtype)
     if dtype.kind == "f":
+        spread = data.query.released_std(data.fitted.recipe.noise)
+        if dtype == np.float32 and not 1e-30 < spread < 1e30:
+            raise InvalidSpec(f"noise of {spread:.3g} per entry is out of reach of float32; set noise.output_dtype: float64")
         return
     recipe = data.fitted.recipe
     if recipe.step is None:

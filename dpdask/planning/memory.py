@@ -45,13 +45,20 @@ def _record_bytes(plan: ReleasePlan, axis: int) -> int:
 def _task_bytes(plan: ReleasePlan, component: Component) -> int:
     """The largest task: a tile, a piece of a pass over the source, or a partial sum."""
     source, query = plan.source, component.query
-    tile = tile_bytes(plan, component)
+    tile = tile_bytes(plan, component) + _padding_bytes(plan)
     if not isinstance(query, SummedQuery):
         return max(source.piece_bytes, tile + source.decoding_bytes(component.tiling.extent))
     records = min(records_at_once(plan, component, query.record_axis), max(1, query.records))
     region = query.region(records)
     beside = max(source.decoding_bytes(region), query.summing_bytes(records))
     return max(source.piece_bytes, tile, math.prod(region) * source.working_dtype.itemsize + beside)
+
+
+def _padding_bytes(plan: ReleasePlan) -> int:
+    """What a write unit that reaches beyond the result takes in memory: it is stored whole, as it is and encoded."""
+    layout = plan.layout
+    beyond = any(u > n for u, n in zip(layout.unit, layout.shape, strict=True))
+    return 2 * layout.unit_bytes if beyond else 0
 
 
 def _waiting(plan: ReleasePlan, component: Component) -> int:

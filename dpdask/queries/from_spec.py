@@ -19,6 +19,7 @@ from dpdask.spec.calibration import range_pairs
 __all__ = ["build_query"]
 
 _UP = 1 + 1e-14
+_MOST_BINS = 2**20
 
 
 def build_query(section: s.QuerySection, unit: s.UnitSection, shape: tuple[int, ...], composition: s.StackSection) -> Query:
@@ -232,6 +233,8 @@ def _histogram(section: s.HistogramSection, unit: s.UnitSection, shape: tuple[in
 
 def _edges(given: list[float] | s.Bins) -> tuple[float, ...]:
     if isinstance(given, s.Bins):
+        if given.bins > _MOST_BINS:
+            raise InvalidSpec(f"query.edges: {given.bins} bins are more than the {_MOST_BINS} of one column; choose fewer")
         width = (given.high - given.low) / given.bins
         row = (*(given.low + i * width for i in range(given.bins)), given.high)
     else:

@@ -26,6 +26,7 @@ _AT_FDCWD, _NOREPLACE = -100, 1
 _SYNC_FILE_RANGE_WRITE = 2
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LARGE_FILE = 2**20
+_LONGEST_NAME = 255  # bytes, on every filesystem in use
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,6 +54,9 @@ class LocalPlace(Place):
                 return opened.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            reason = error.strerror
+        raise StoreError(f"{name!r} cannot be read: {reason}; check the path and its permissions")
 
     @contextlib.contextmanager
     def viewed(self, name: str) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]] | None]:
@@ -121,6 +125,8 @@ class LocalPlace(Place):
                 entries = list(os.scandir(f"{self.path}/{inside}"))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                raise StoreError(f"a folder cannot be listed: {error.strerror}; check its permissions") from None
             for entry in entries:
                 name = f"{inside}/{entry.name}" if inside else entry.name
                 if entry.is_dir():
@@ -185,6 +191,8 @@ class LocalPlace(Place):
         """A sibling path."""
         if not self.path.name:
             raise StoreError("the root of the filesystem is not a place for a release; choose another output.url")
+        if len(os.fsencode(self.path.name + suffix)) > _LONGEST_NAME:
+            raise StoreError(f"the name of the output is too long for {suffix!r} beside it; choose a shorter output.url")
         return LocalPlace(self.path.with_name(self.path.name + suffix))
 
     def inside(self, name: str) -> LocalPlace:

@@ -32,6 +32,7 @@ _WORKING = {  # any real dtype becomes one the kernels take; unsigned 64-bit int
 
 
 _PIECE = 8 * 2**20  # bytes
+_ENCODING = {"_FillValue", "missing_value", "_Unsigned", "dtype", "_ARRAY_DIMENSIONS"}  # readers decode values by these
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,6 +235,11 @@ class SourceArray:
         """The named attributes; a missing one is an error."""
         found = dict(self._array().attrs)
         for name in names:
+            if name in _ENCODING:
+                raise StoreError(
+                    f"publish.attributes: {name!r} says how the source's values are stored, and the result's are not stored so;"
+                    " drop it from the list"
+                )
             if name not in found:
                 raise StoreError(f"publish.attributes: the source has no attribute {name!r}; drop it from the list")
             try:
