@@ -45,6 +45,7 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "mechanism": _mechanism_facts(spec),
             "noise": _short(recipe.noise.describe()),
             "grid": recipe.describe() | data.fitted.describe_records(),
+            "directions": None if made.directions is None else _directions(made.directions),
             "composition": {
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
@@ -64,6 +65,18 @@ def make_card(made: ReleasePlan, data: Component, record: ReleaseRecord, chunks:
             "manifest": {"digest": digest_of(chunks), "chunks": len(chunks)},
         }
     )
+
+
+def _directions(component: Component) -> dict[str, Any]:
+    """The covariance that noise directions came from, enough to compute its share of the guarantee again."""
+    query, fitted = component.query, component.fitted
+    return {
+        "query": query.describe(),
+        "bound": query.describe_bound(fitted),
+        "body": query.body.describe(),
+        "noise": fitted.recipe.noise.describe(),
+        "grid": fitted.recipe.describe() | fitted.describe_records(),
+    }
 
 
 def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:

@@ -86,6 +86,16 @@ class Sensitivity(_Facts):
     origin: Literal["clipped", "public-range", "declared"]
 
 
+class Directions(_Facts):
+    """The DP covariance whose eigenvectors turned the noise, released before the data and composed with it."""
+
+    query: dict[str, Any]
+    bound: dict[str, Any]
+    body: dict[str, Any]
+    noise: dict[str, Any]
+    grid: dict[str, Any]
+
+
 class Composition(_Facts):
     """This release among the dataset's."""
 
@@ -132,6 +142,7 @@ class ReleaseCard(_Facts):
     mechanism: dict[str, Any]
     noise: dict[str, Any]
     grid: dict[str, Any]
+    directions: Directions | None = None
     composition: Composition
     released: Released
     unprotected: list[str]

@@ -2,7 +2,7 @@
 
 A mechanism has two numbers that are never confused. *Claimed* is the budget its theorem promises. *Verified*
 is the exact privacy profile of the noise that is really added. It is *certified* when the second is at least
-as strong as the first.
+as strong as the first, and when the noise is drawn so exactly that the profile is proved to be its own.
 """
 
 from __future__ import annotations
@@ -65,23 +65,29 @@ class PrivacyProfile(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """What a theorem claims and what the added noise verifiably gives."""
+    """What a theorem claims and what the added noise verifiably gives.
+
+    ``doubt`` says why the noise that is drawn may be less private than its profile, where that is not proved; such noise is
+    never certified.
+    """
 
     claimed: PrivacyBudget
     theorem: str
     verified: PrivacyProfile
+    doubt: str | None = None
 
     @property
     def certified(self) -> bool:
-        """Whether the verified profile is at least as strong as the claimed budget."""
-        return self.verified.delta(self.claimed.epsilon) <= self.claimed.delta
+        """Whether the verified profile is at least as strong as the claimed budget, and that of the noise that is drawn."""
+        return self.doubt is None and self.verified.delta(self.claimed.epsilon) <= self.claimed.delta
 
     @property
     def reason(self) -> str:
         """One line saying why the guarantee is, or is not, certified."""
         found = self.verified.delta(self.claimed.epsilon)
         relation = "at most" if found <= self.claimed.delta else "above"
-        return f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
+        profile = f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
+        return profile if self.doubt is None else f"{self.doubt} ({profile} in exact arithmetic)"
 
     def describe(self) -> dict[str, Any]:
         """The guarantee as JSON-ready facts."""

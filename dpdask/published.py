@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger
-from dpdask.mechanisms import Steps
-from dpdask.mechanisms.gaussian import gaussian_mu
 from dpdask.metadata import ReleaseCard, card_from_attributes, card_text
-from dpdask.noise import IidNoise, KroneckerNoise, SphericalNoise, noise_from_description
-from dpdask.profiles import GaussianProfile, SphericalProfile, profile_from_description
-from dpdask.sensitivity import body_from_description
+from dpdask.noise import Noise, noise_from_description
+from dpdask.recompute import check_guarantee
 from dpdask.store import Place, digest_of, open_group, place_at, read_chunk_records
 
 __all__ = ["open_release", "published_card", "read_card", "verify_release"]
@@ -66,12 +62,7 @@ def verify_release(url: str, options: dict[str, Any] | None = None, ledger: Ledg
         raise VerificationFailed(f"the group has no readable array {card.released.array!r}, which its card names") from None
     if list(array.shape) != card.released.shape or str(array.dtype) != card.released.dtype:
         raise VerificationFailed("the array's shape or dtype is not the one on the card")
-    try:
-        _check_guarantee(card)
-    except VerificationFailed:
-        raise
-    except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise VerificationFailed(f"the guarantee on the card cannot be recomputed ({type(error).__name__})") from None
+    check_guarantee(card, _noise_of(card))
     if ledger is not None:
         record = ledger.named(card.release)
         if record is None or record.last != "commit":
@@ -91,50 +82,13 @@ def _check_chunks(place: Place, card: ReleaseCard) -> None:
         raise VerificationFailed("the stored chunks are not those that were published: the manifest digest differs")
 
 
-def _check_guarantee(card: ReleaseCard) -> None:
-    """The numbers on the card follow from the parameters on it."""
-    claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    profile = profile_from_description({"name": verified.name, "configuration": verified.configuration})
-    found = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
-    said = verified.epsilon_at_delta, verified.delta_at_epsilon
-    if not all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-300) for a, b in zip(found, said, strict=True)):
-        raise VerificationFailed("the verified guarantee does not follow from the profile on the card")
-    if card.guarantee.certified != (found[1] <= claimed.delta):
-        raise VerificationFailed("the card's verdict does not follow from its own numbers")
-    if "configuration" not in card.noise:  # too large for a card: its digest is there instead
-        return
-    noise, body = noise_from_description(card.noise), body_from_description(card.sensitivity.body)
-    if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=1e-9):
-        raise VerificationFailed("the sensitivity on the card is not that of its body")
-    query = card.query["name"]
-    shrink = math.sqrt((card.released.shape[0] + 1) / (2 * card.released.shape[0])) if query == "covariance" else 1.0
-    if not math.isclose(noise.entry_std / card.query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=1e-9):
-        raise VerificationFailed("the noise level on the card does not follow from its noise")
-    steps = Steps(count=card.composition.steps, sampling_rate=card.composition.sampling_rate)
-    if isinstance(noise, SphericalNoise) and isinstance(profile, SphericalProfile) and steps.single:
-        same = profile.law.describe() == noise.law.describe() and profile.dimension == noise.entries
-        enough = same and profile.sensitivity >= body.radius * (1 - 1e-12)
-    elif isinstance(noise, IidNoise | KroneckerNoise):  # directions found on the way come on top
-        mu = gaussian_mu(noise, body) * (1 + _rounding(card) / body.radius)
-        needed = steps.compose(GaussianProfile(mu), body.adjacency)
-        if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
-            enough = needed.mu <= profile.mu * (1 + 1e-9)
-        else:
-            enough = needed.delta(claimed.epsilon) <= profile.delta(claimed.epsilon) * (1 + 1e-6)
-    else:
-        enough = False
-    if not enough:
-        raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
-
-
-def _rounding(card: ReleaseCard) -> float:
-    """By how much rounding a finished answer to the grid of i.i.d. noise parts two neighbours, which that noise must cover."""
-    step, record_step = card.grid.get("step"), card.grid.get("record_step")
-    entries = math.prod(card.query["answer_shape"])
-    if card.noise["name"] != "iid" or step is None:
-        return 0.0
-    if card.query["name"] == "declared":
-        return float(math.sqrt(2 * entries / card.composition.steps) * step)
-    power = 2 if card.query["name"] == "covariance" else 1
-    finer = record_step is not None and record_step**power < step * (1 - 1e-9)
-    return float(math.sqrt(entries) * step) if finer else 0.0
+def _noise_of(card: ReleaseCard) -> Noise:
+    """The noise that the card describes."""
+    if "configuration" not in card.noise:
+        raise VerificationFailed(
+            "the card holds a digest of its noise instead of the factors: its guarantee cannot be recomputed"
+        )
+    try:
+        return noise_from_description(card.noise)
+    except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise VerificationFailed(f"the noise on the card cannot be rebuilt ({type(error).__name__})") from None

@@ -15,7 +15,9 @@ from dpdask.profiles.radial import gamma_ratio
 from dpdask.profiles.rounding import CALIBRATION_SLACK
 from dpdask.sensitivity import Body
 
-__all__ = ["k_norm", "paper_psi", "rank_one"]
+__all__ = ["SPHERICAL_DOUBT", "k_norm", "paper_psi", "rank_one"]
+
+SPHERICAL_DOUBT = "spherical noise is scaled in floating point and lies on a lattice, which its profile does not cover"
 
 _UP = 1 + 1e-14
 
@@ -32,8 +34,8 @@ def rank_one(
 ) -> Calibrated:
     """Noise along one random direction: ``sqrt(sigma_star) |z| v``.
 
-    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the released vector's law. With
-    ``paper``, R1SMG Thm 5 as printed, whose guarantee is false: never certified, for study only.
+    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the ideal vector's law; the vector that is
+    drawn is not that exact, so it is not certified. With ``paper``, R1SMG Thm 5 as printed, whose guarantee is false.
     """
     dimension = math.prod(shape)
     if dimension <= 2:
@@ -64,7 +66,9 @@ def rank_one(
     profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)
     return Calibrated(
         noise=SphericalNoise(shape, law),
-        guarantee=Guarantee(claimed=budget, theorem=theorem, verified=steps.compose(profile, body.adjacency)),
+        guarantee=Guarantee(
+            claimed=budget, theorem=theorem, verified=steps.compose(profile, body.adjacency), doubt=SPHERICAL_DOUBT
+        ),
         calibration=facts,
         warnings=warnings,
     )
@@ -98,7 +102,8 @@ def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> f
 def k_norm(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
     """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar 2010).
 
-    Guarantee: pure epsilon-DP per step; delta is not used.
+    Guarantee: pure epsilon-DP per step in exact arithmetic; delta is not used. The vector that is drawn is not that exact, so
+    it is not certified.
     """
     dimension = math.prod(shape)
     if dimension < 2:
@@ -112,6 +117,7 @@ def k_norm(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: 
             claimed=budget,
             theorem="Hardt & Talwar 2010, K-norm" + steps.suffix("basic composition"),
             verified=steps.compose(profile, body.adjacency),
+            doubt=SPHERICAL_DOUBT,
         ),
         calibration={"scale": scale},
     )

@@ -253,7 +253,7 @@ def _fold(part, high, low):
 
 @_compiled
 def _project_folded(rows, data, count, part, since, high, low):
-    """Like _project, onto high + low, in chains of FOLD terms; ``part`` holds ``since`` of them, whose new number is returned."""
+    """Like _project, onto high + low, in chains of FOLD terms; ``part`` holds ``since`` of them; returns how many then."""
     i = 0
     while i < count:
         some = min(count - i, FOLD - since)

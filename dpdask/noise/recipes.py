@@ -26,6 +26,7 @@ from dpdask.sensitivity import Body
 
 __all__ = [
     "LAYOUT_VERSION",
+    "NOTHING",
     "IidRecipe",
     "KroneckerRecipe",
     "Recipe",
@@ -314,7 +315,7 @@ def fit_kronecker(
     if floating > _MOST_FLOATING * mu:
         raise OutOfReach(
             f"whitening entries of up to {largest:.3g} in floating point may move neighbours apart by {floating:.2g} standard"
-            f" deviations, more than {_MOST_FLOATING:.0%} of mu={mu:.3g}; narrow the bounds, or use factors that mix fewer entries"
+            f" deviations, more than {_MOST_FLOATING:.0%} of mu={mu:.3g}; narrow the bounds, or mix fewer entries"
         )
     if extra <= _MOST_GROWTH * mu:
         growth = 1 / (1 - extra / mu) * (1 + 1e-12)

@@ -7,8 +7,10 @@ import dataclasses
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Steps, calibrate_mechanism
 from dpdask.noise import IidNoise, KroneckerNoise
+from dpdask.noise.recipes import NOTHING
 from dpdask.planning.plan import Component, ReleasePlan
-from dpdask.privacy import Guarantee, PrivacyBudget
+from dpdask.planning.verified import Answer, verified_step
+from dpdask.privacy import Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.profiles import GaussianProfile, compose
 from dpdask.queries import Clip, Query, build_query
 from dpdask.spec.calibration import AnalyticGaussianSection, CompositionSection, EstimatedDirections, MechanismSection
@@ -39,10 +41,11 @@ def make_component(
         noise = IidNoise(query.answer_shape, noise.sigma)
     fitted = query.fit(noise, mu=calibrated.calibration.get("mu"), asked=spec.noise.steps_per_sigma)
     guarantee = calibrated.guarantee
-    if fitted.mu is not None and fitted.mu != calibrated.calibration.get("mu"):
+    step = verified_step(Answer.of(query, fitted, steps))
+    if isinstance(step, GaussianProfile) and step.mu > calibrated.calibration["mu"] * NOTHING:
         composed = Steps(count=steps, sampling_rate=composition.sampling_rate, slack=composition.slack)
-        verified = composed.compose(GaussianProfile(fitted.mu), query.body.adjacency)
-        guarantee = Guarantee(claimed=guarantee.claimed, theorem=guarantee.theorem, verified=verified)
+        verified = composed.compose(step, query.body.adjacency)
+        guarantee = dataclasses.replace(guarantee, verified=verified)
     return Component(
         name=name,
         query=query,
@@ -99,13 +102,24 @@ def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) 
     assert isinstance(calibrated.noise, KroneckerNoise)
     first, *others = calibrated.noise.factors
     growth = max(1.0, calibrated.calibration["mu"] / planned) * (1 + 1e-12)
-    noise = KroneckerNoise((first.times(growth), *others))
-    fitted = query.fit(noise, mu=planned, asked=plan.spec.noise.steps_per_sigma)
-    return dataclasses.replace(plan.data, calibrated=calibrated, fitted=fitted)
+    charged = max(planned, _mu(verified_step(Answer.of(query, plan.data.fitted))))
+    while True:
+        noise = KroneckerNoise((first.times(growth), *others))
+        fitted = query.fit(noise, mu=planned, asked=plan.spec.noise.steps_per_sigma)
+        real = _mu(verified_step(Answer.of(query, fitted)))
+        if real <= charged * NOTHING:
+            return dataclasses.replace(plan.data, calibrated=calibrated, fitted=fitted)
+        growth *= real / charged * (1 + 1e-12)
+
+
+def _mu(profile: PrivacyProfile) -> float:
+    assert isinstance(profile, GaussianProfile)
+    return profile.mu
 
 
 def together(budget: PrivacyBudget, directions: Component, data: Component) -> Guarantee:
     """The guarantee of directions and data, released one after the other."""
     verified = compose([(directions.guarantee.verified, 1), (data.guarantee.verified, 1)])
     theorem = f"{directions.guarantee.theorem} for the directions, then {data.guarantee.theorem}; basic composition"
-    return Guarantee(claimed=budget, theorem=theorem, verified=verified)
+    doubt = directions.guarantee.doubt or data.guarantee.doubt
+    return Guarantee(claimed=budget, theorem=theorem, verified=verified, doubt=doubt)

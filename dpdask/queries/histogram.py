@@ -42,8 +42,8 @@ class Histogram(SummedQuery):
                 most = math.ceil(largest / step)
                 if most > DECLARED_REACH:
                     raise OutOfReach(
-                        f"{largest:g} records are {most:.3g} steps of the noise's grid, more than 2^49, beyond which rounding is"
-                        " not exact; use a smaller epsilon or a smaller noise.steps_per_sigma"
+                        f"{largest:g} records are {most:.3g} steps of the noise's grid, more than 2^49, beyond which"
+                        " rounding is not exact; use a smaller epsilon or a smaller noise.steps_per_sigma"
                     )
                 grid = Grid(step=step, ratio=ratio, low=-most, high=most)
                 return Fitted(recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu)

@@ -92,7 +92,7 @@ class Declared(Query):
     steps: int = 1
 
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
-        """Rounding moves neighbours apart by at most 11/8 steps in every entry; the noise grows by sqrt(2) steps, at most 0.1 %.
+        """Rounding moves neighbours apart by at most 11/8 steps an entry; the noise grows by sqrt(2) steps, at most 0.1 %.
 
         A finished result has no bound of its own; entries beyond what the grid holds are cut, and plan and card say where.
         """

@@ -82,7 +82,7 @@ def test_what_is_verified_is_charged_and_the_cut_is_stated() -> None:
 
 
 def test_the_inverse_that_is_applied_bounds_the_sensitivity() -> None:
-    """0.1.0 took the smallest singular value of U; the computed inverse of an ill-conditioned U reaches further."""
+    """W is not quite U^-1: its own norm counts, proved by a Cholesky factorisation, not that of the exact inverse."""
     rng = np.random.default_rng(7)
     left, right = (np.linalg.qr(rng.standard_normal((40, 40)))[0] for _ in range(2))
     factor = DenseFactor((left * np.geomspace(1, 1e-9, 40)) @ right)

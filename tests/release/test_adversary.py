@@ -201,7 +201,11 @@ def test_packed_integers_that_would_saturate_are_refused(space: Workspace) -> No
     space.source(np.full((6, 4), 1000.0))
     with pytest.raises(InvalidSpec, match="cannot hold"):
         space.release(
-            query={"name": "declared", "l2_sensitivity": 1e-6}, unit={}, mechanism="k-norm", noise={"output_dtype": "int32"}
+            query={"name": "declared", "l2_sensitivity": 1e-6},
+            unit={},
+            mechanism="k-norm",
+            accept_uncertified=True,
+            noise={"output_dtype": "int32"},
         )
 
 

@@ -101,7 +101,7 @@ def test_rule_6_the_value_path_is_total(space: Workspace) -> None:
             {"query": {"name": "histogram", "edges": [[-1, 0, 1]]}, "unit": {"record_axis": 0}},
             {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
             {"mechanism": "mgm"},
-            {"mechanism": "rank-one"},
+            {"mechanism": "rank-one", "accept_uncertified": True},
             {"publish": {"chunks": [3, 3]}},
         ]
     ):

@@ -10,7 +10,6 @@ import pytest
 
 from dpdask import PrivacyBudget
 from dpdask.errors import StoreError, VerificationFailed
-from dpdask.ledger import Ledger
 from dpdask.profiles import GaussianProfile
 from dpdask.published import read_card, verify_release
 from tests.release.conftest import Workspace, people
@@ -51,8 +50,8 @@ def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Works
         verify_release(str(space.folder / "out.zarr"))
     edited(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
     assert read_card(str(space.folder / "out.zarr")).guarantee.claimed.epsilon == 0.1  # agrees with itself
-    with pytest.raises(VerificationFailed, match="another card"):
-        verify_release(str(space.folder / "out.zarr"), ledger=Ledger(space.ledger_url))
+    with pytest.raises(VerificationFailed, match="cannot be recomputed"):
+        verify_release(str(space.folder / "out.zarr"))
 
 
 @pytest.mark.parametrize("query", ["sum", "mean", "covariance", {"name": "declared", "l2_sensitivity": 1.0}])

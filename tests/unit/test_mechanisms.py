@@ -29,7 +29,7 @@ from dpdask.mechanisms import (
     udn,
     utility_weights,
 )
-from dpdask.noise import DenseFactor, DiagonalFactor, IidNoise, KroneckerNoise, LowRankFactor, ScaledIdentity
+from dpdask.noise import DenseFactor, DiagonalFactor, IidNoise, KroneckerNoise, LowRankFactor, ScaledIdentity, SphericalNoise
 from dpdask.sensitivity import Box, RecordBall, RecordBox
 from tests.conftest import ball
 
@@ -82,9 +82,13 @@ def test_verified_is_at_least_as_strong_as_claimed(
 @pytest.mark.parametrize("name", ["rank-one exact", "k-norm"])
 @settings(max_examples=8, deadline=None)
 @given(log_epsilon=st.floats(-10, 4), log_delta=st.floats(-60, -1), shape=shapes)
-def test_spherical_noise_is_certified(name: str, log_epsilon: float, log_delta: float, shape: tuple[int, ...]) -> None:
+def test_spherical_noise_honours_its_budget(name: str, log_epsilon: float, log_delta: float, shape: tuple[int, ...]) -> None:
+    """In exact arithmetic; what is drawn is not that exact, so it is not certified."""
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
-    assert MECHANISMS[name](budget, 1.0, shape).guarantee.certified
+    guarantee = MECHANISMS[name](budget, 1.0, shape).guarantee
+    assert guarantee.verified.delta(budget.epsilon) <= budget.delta
+    assert not guarantee.certified
+    assert "lattice" in guarantee.reason
 
 
 @settings(max_examples=30, deadline=None)
@@ -349,8 +353,11 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
         lambda steps: rank_one(budget=BUDGET, body=ball(1.0), shape=(30,), steps=steps),
     ],
 )
-def test_composed_steps_are_certified(recipe: Callable[[Steps], Calibrated]) -> None:
-    assert recipe(Steps(count=3)).guarantee.certified
+def test_composed_steps_honour_their_budget(recipe: Callable[[Steps], Calibrated]) -> None:
+    made = recipe(Steps(count=3))
+    claimed = made.guarantee.claimed
+    assert made.guarantee.verified.delta(claimed.epsilon) <= claimed.delta
+    assert made.guarantee.certified is not isinstance(made.noise, SphericalNoise)
 
 
 def test_wrong_noise_is_not_certified() -> None:

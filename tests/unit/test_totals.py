@@ -16,12 +16,16 @@ from dpdask.errors import InvalidSensitivity, OutOfReach
 from dpdask.grid import CLIP_LIMIT
 from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.noise.factors import DiagonalFactor, ScaledIdentity
+from dpdask.privacy import Adjacency
 from dpdask.queries.base import Fitted, Ranges
 from dpdask.queries.totals import Total, fit_total
+from dpdask.sensitivity import L2Ball, Origin
 
 
 def a_total(**changes: Any) -> Total:
-    facts = {"largest": 1.0, "power": 1, "records": 1000, "radius": 2.0, "entries": 1, "record_axis": 0}
+    radius = changes.pop("radius", 2.0)
+    body = L2Ball(l2=radius, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    facts = {"largest": 1.0, "power": 1, "records": 1000, "body": body, "entries": 1, "record_axis": 0}
     return Total(**{**facts, **changes})
 
 
@@ -45,7 +49,7 @@ def test_every_number_fits_and_rounding_is_paid_for(
     assume(power == 1 or not ranged)
     ranges = Ranges(pairs=((-largest, largest),), feature_axis=0, record_axis=0) if ranged else None
     total = a_total(largest=largest, power=power, records=records, radius=2 * largest**power, entries=entries, ranges=ranges)
-    noise = IidNoise((entries,), loud * total.radius)
+    noise = IidNoise((entries,), loud * total.body.radius)
     try:
         fitted = fit_total(noise, total, mu=1 / loud, asked=asked)
     except (OutOfReach, InvalidSensitivity):  # so few steps that a record is below one
@@ -65,7 +69,9 @@ def test_every_number_fits_and_rounding_is_paid_for(
     if fitted.shift == 0:
         assert sigma == noise.sigma
     else:
-        needed = Fraction(noise.sigma) * (1 + Fraction(math.sqrt(entries)) * Fraction(fitted.unit) / Fraction(total.radius))
+        needed = Fraction(noise.sigma) * (
+            1 + Fraction(math.sqrt(entries)) * Fraction(fitted.unit) / Fraction(total.body.radius)
+        )
         assert needed <= sigma <= 1.011 * noise.sigma
 
 

@@ -1,0 +1,49 @@
+"""Row 11: spherical noise is not certified.
+
+Its direction is made of integers that are stretched, and the answer scaled, in floating point: a lattice and rounding errors
+that its profile knows nothing of. The card said `exact: false` and, in 0.1.0, `certified: true` beside it. No proof covers
+the two, so the noise is never certified: it is refused unless the caller accepts that, and a card that says otherwise fails.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpdask.errors import InvalidMechanism, VerificationFailed
+from dpdask.published import verify_release
+from tests.release.conftest import Workspace, people, space  # noqa: F401
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "identity": {},
+    "sum": {"query": "sum"},
+    "histogram": {"query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]}, "unit": {"record_axis": 0}},
+    "declared": {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
+}
+
+
+@pytest.mark.parametrize("mechanism", ["rank-one", "k-norm"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_spherical_noise_is_refused_unless_it_is_accepted_uncertified(space: Workspace, query: str, mechanism: str) -> None:  # noqa: F811
+    space.source(people(64, 8), chunks=(64, 8))
+    with pytest.raises(InvalidMechanism, match="not certified: spherical noise is scaled in floating point"):
+        space.release(**QUERIES[query], mechanism=mechanism)
+    assert space.spent() == 0
+    receipt = space.release(**QUERIES[query], mechanism=mechanism, accept_uncertified=True)
+    assert receipt.card.guarantee.certified is False
+    assert receipt.card.grid["exact"] is False
+    verify_release(str(space.folder / "out.zarr"))
+
+
+def test_a_card_that_certifies_spherical_noise_does_not_verify(space: Workspace) -> None:  # noqa: F811
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release(mechanism="k-norm", accept_uncertified=True)
+    path = Path(space.folder / "out.zarr" / "zarr.json")
+    document = json.loads(path.read_text())
+    document["attributes"]["dp"]["guarantee"]["certified"] = True
+    path.write_text(json.dumps(document))
+    with pytest.raises(VerificationFailed, match="verdict"):
+        verify_release(str(space.folder / "out.zarr"))

@@ -1,0 +1,142 @@
+"""Row 12: verification computes the guarantee again, whatever the query and the noise, or fails.
+
+0.1.0 added no rounding for histograms and Kronecker noise, took the body of differences from the card as it was, passed over
+noise that was too large for a card, and did not know what DP directions had cost: a card could lower its noise by just that
+much, or replace it by a digest, and `dpdask verify` said that the guarantee holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdask.errors import VerificationFailed
+from dpdask.published import read_card, verify_release
+from tests.release.conftest import Workspace, people, space  # noqa: F401
+
+RELEASES: dict[str, dict[str, Any]] = {
+    "identity": {},
+    "identity, ranges": {"unit": {"record_axis": 0, "ranges": [-1, 1]}},
+    "identity, many ranges": {"unit": {"record_axis": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4}},
+    "identity, k": {"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 3}},
+    "identity, dense": {"mechanism": {"name": "imgm", "factors": ["identity", {"dense": (np.eye(8) * 2 + 0.1).tolist()}]}},
+    "sum": {"query": "sum"},
+    "sum, add-remove": {"query": "sum", "unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}},
+    "sum, ranges": {"query": "sum", "unit": {"record_axis": 0, "ranges": [-1, 1]}},
+    "sum, directional": {
+        "query": "sum",
+        "unit": {"record_axis": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4},
+        "mechanism": "directional",
+    },
+    "mean": {"query": "mean"},
+    "covariance": {"query": "covariance"},
+    "covariance, mgm": {"query": "covariance", "mechanism": "mgm"},
+    "histogram": {
+        "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
+        "unit": {"record_axis": 0},
+    },
+    "histogram, mgm": {
+        "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
+        "unit": {"record_axis": 0, "max_contributions": 2},
+        "mechanism": "mgm",
+    },
+    "declared": {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
+    "declared, dense": {
+        "query": {"name": "declared", "l2_sensitivity": 1.0},
+        "unit": {},
+        "mechanism": {"name": "imgm", "factors": [{"dense": (np.eye(64) * 3 + 0.1).tolist()}, "identity"]},
+    },
+    "directions": {
+        "mechanism": {"name": "udn", "axis": 1, "directions": {"from": "dp-covariance", "share": 0.2}},
+        "privacy": {"epsilon": 5.0, "delta": 1e-5},
+    },
+}
+
+
+def rewritten(space: Workspace, change: Callable[[dict[str, Any]], Any]) -> str:  # noqa: F811
+    path = Path(space.folder / "out.zarr" / "zarr.json")
+    document = json.loads(path.read_text())
+    change(document["attributes"]["dp"])
+    path.write_text(json.dumps(document))
+    return str(space.folder / "out.zarr")
+
+
+def scaled(noise: dict[str, Any], by: float) -> None:
+    """Noise times ``by``."""
+    given = noise["configuration"]
+    if noise["name"] == "iid":
+        given["sigma"] *= by
+        return
+    factor = given["factors"][0]
+    values = factor["configuration"]
+    if factor["name"] in ("identity", "scaled"):
+        factor["name"] = "scaled"
+        values["scale"] = values.get("scale", 1.0) * by
+    elif factor["name"] == "diagonal":
+        values["scales"] = [scale * by for scale in values["scales"]]
+    else:
+        values["matrix"] = [[entry * by for entry in row] for row in values["matrix"]]
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_little_less_noise_than_the_guarantee_needs_is_found(space: Workspace, name: str) -> None:  # noqa: F811
+    """The noise of a card, lowered by a millionth, no longer gives what the card says: rounding is not given away."""
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release(**RELEASES[name])
+    url = str(space.folder / "out.zarr")
+    verify_release(url)
+    by = 1 - 1e-6
+
+    def lower(card: dict[str, Any]) -> None:
+        scaled(card["noise"], by)
+        card["released"]["noise_std"] *= by
+        if "step" in card["grid"]:
+            card["grid"]["step"] *= by
+
+    rewritten(space, lower)
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(url)
+
+
+def test_noise_that_is_only_a_digest_does_not_verify(space: Workspace) -> None:  # noqa: F811
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release()
+    url = rewritten(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
+    with pytest.raises(VerificationFailed, match="cannot be recomputed"):
+        verify_release(url)
+
+
+TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a looser bound": (lambda card: card["unit"]["bound"].update(norm=2.0), "smaller than what its bound"),
+    "more records per unit": (lambda card: card["unit"].update(max_contributions=2), "smaller than what its bound|body of"),
+    "other neighbours": (lambda card: card["unit"].update(adjacency="add-remove-one"), "other neighbours"),
+    "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
+    "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
+    "another shape": (lambda card: card["query"].update(answer_shape=[64, 9]), "another shape"),
+    "no grid": (lambda card: card.update(grid={}), "cannot be recomputed"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_facts_that_the_guarantee_follows_from_are_checked(space: Workspace, name: str) -> None:  # noqa: F811
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release()
+    change, text = TAMPERED[name]
+    url = rewritten(space, change)
+    with pytest.raises(VerificationFailed, match=text):
+        verify_release(url)
+
+
+def test_directions_are_on_the_card_and_part_of_the_guarantee(space: Workspace) -> None:  # noqa: F811
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release(**RELEASES["directions"])
+    url = str(space.folder / "out.zarr")
+    assert read_card(url).directions is not None
+    rewritten(space, lambda card: scaled(card["directions"]["noise"], 0.999))
+    with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(url)
