@@ -114,7 +114,7 @@ def audit_case(
             yield audit_group([fewer, subject], group)
         return
     if case.axis is None and case.query in ("declared", "steps"):
-        found = declared_groups(component, steps=case.steps, window=case.window, **many)
+        found = declared_groups(component, steps=case.steps, window=case.window, **many | {"groups": 2 * groups})
     else:
         found = record_groups(component, axis=case.axis, contributions=case.contributions, window=case.window, **many)
     for number, group in enumerate(found):

@@ -363,12 +363,11 @@ def declared_groups(
     radius = component.query.body.radius
     clamp = component.fitted.recipe.largest
     spacing = grid_steps(component)
-    for _ in range(groups):
+    for number in range(groups):
         seen = _window(shape, window)
         inner = tuple(part.stop - part.start for part in seen)[0 if steps == 1 else 1 :]
-        offset = float(
-            rng.choice([0.0, radius, 1e3 * radius, clamp * 2.0**-8, clamp * 0.5, clamp * (1 - 2.0**-12), clamp, 2 * clamp])
-        )
+        large = [1e3 * radius, clamp * 2.0**-8, clamp * 0.5, clamp * (1 - 2.0**-12), clamp, 2 * clamp]
+        offset = float(rng.choice([0.0, radius] if number == 0 else large))
         kind = int(rng.integers(4))
         if kind == 0:
             exact = np.full(shape, offset)

@@ -139,13 +139,13 @@ def _mechanism(rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, featur
 
 
 def _chunks(rng: Rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Mostly lengths that divide the shape, which are read straight from files; sometimes any."""
-    kind = rng.random()
-    if kind < 0.4:
-        return shape
-    if kind < 0.55:
-        return tuple(int(rng.integers(1, n + 1)) for n in shape)
-    return tuple(int(rng.choice([d for d in range(1, n + 1) if n % d == 0 and n // d <= 3])) for n in shape)
+    """Up to three along up to two axes; mostly lengths that divide the shape, which are read straight from files."""
+    chunks = list(shape)
+    for axis in rng.permutation(len(shape))[: int(rng.integers(0, 3))]:
+        n = shape[axis]
+        lengths = [d for d in range(1, n + 1) if -(-n // d) <= 3 and (n % d == 0 or rng.random() < 0.15)]
+        chunks[axis] = int(rng.choice(lengths))
+    return tuple(chunks)
 
 
 def _ranges(rng: Rng, count: int, scale: float) -> list[list[float]]:
@@ -179,6 +179,8 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     private = kind in ("sum", "covariance", "histogram") and rng.random() < 0.4
     axis: int | None = None
     scale = _log_uniform(rng, 1e-2, 1e3) if rng.random() < 0.9 else _log_uniform(rng, 1e-30, 1e30)
+    if kind == "declared" and np.dtype(dtype).kind != "f":
+        scale = _log_uniform(rng, 2, 100)  # whole numbers can move by it
     box, feature_axis, answer_shape = False, 0, shape
     query_section: Any = kind
     if kind != "declared":
@@ -259,7 +261,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         noise["steps_per_sigma"] = 2 ** int(rng.integers(10 if mechanism in IID else 14, 24))
     publish: dict[str, Any] = {}
     if kind == "covariance":
-        publish["chunks"] = [int(rng.integers(1, answer_shape[0] + 1))] * 2
+        publish["chunks"] = [int(rng.integers(-(-answer_shape[0] // 3), answer_shape[0] + 1))] * 2
     elif rng.random() < 0.5:
         publish["chunks"] = list(_chunks(rng, answer_shape))
     if publish and rng.random() < 0.15:

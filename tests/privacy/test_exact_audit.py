@@ -24,14 +24,18 @@ from tests.privacy.neighbours import record_groups
 from tests.privacy.specs import MECHANISMS
 
 LEAST_PAIRS = {  # in each of two halves: together more than 20,000
-    "identity": 6_000,
+    "identity": 12_000,
     "sum": 3_000,
-    "mean": 6_000,
+    "mean": 12_000,
     "covariance": 2_500,
     "histogram": 2_500,
-    "declared": 700,
-    "steps": 150,
+    "declared": 1_500,
+    "steps": 400,
 }
+
+
+def _specs(mechanism: str) -> int:
+    return 1 if mechanism == "rank-one" else 3  # whose exact calibration takes a second
 
 
 @pytest.mark.slow
@@ -41,12 +45,12 @@ def test_no_pair_of_neighbours_shows_more_than_was_verified(query: str, seed: in
     assert 2 * sum(LEAST_PAIRS.values()) >= 20_000
     campaign = Campaign(query)
     for mechanism in MECHANISMS[query]:
-        campaign.run(tmp_path, mechanism, seed=seed, specs=3, groups=2, variants=20)
+        campaign.run(tmp_path, mechanism, seed=seed, specs=_specs(mechanism), groups=2, variants=20)
     print("\n" + campaign.table())
     assert not campaign.broken, campaign.broken[0]
     # The audit can fail: specs of every mechanism were accepted, and neighbours come as close to the bound as they can.
     assert campaign.pairs >= LEAST_PAIRS[query]
-    assert all(row.specs == 3 and row.ratio > 0.3 for row in campaign.rows.values()), campaign.table()
+    assert all(row.specs == _specs(name) and row.ratio > 0.3 for name, row in campaign.rows.items()), campaign.table()
     assert max(row.ratio for row in campaign.rows.values()) > 0.999
     assert len(campaign.dtypes) >= 3
 
