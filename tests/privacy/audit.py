@@ -34,7 +34,7 @@ from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
 from dpdask.noise.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
 from dpdask.noise.stream import ReleaseKey
 from dpdask.noise.tiles import gaussian_integers
-from dpdask.planning import Component, ReleasePlan, make_plan
+from dpdask.planning import Component, ReleasePlan, make_plan, recipe_digest
 from dpdask.privacy import PrivacyProfile
 from dpdask.profiles import GaussianProfile, SphericalProfile
 from dpdask.profiles.composed import ComposedProfile, SampledProfile
@@ -307,8 +307,8 @@ class Subject:
         staging = Staging.of(place, "audit")
         prepared = driver.prepare(executor, plan, component, _quiet)
         try:
-            for _ in driver.write(executor, plan, component, prepared, self.key, staging, set(), _quiet):
-                pass
+            for written in driver.write(executor, plan, component, prepared, self.key, staging, set(), _quiet):
+                assert not written.conflicts, "a tile was written twice, with other bytes"
             out = np.empty(layout.shape, layout.dtype)
             for index in layout.indices():
                 out[layout.box(index)] = _decoded(layout, index, staging.data.read(layout.key(index)) or b"")
@@ -370,9 +370,10 @@ class Subject:
         """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's own stream, and no others."""
         found, ratio = self.integers(nothing), self.steps_per_sigma()
         _, component = _lossless(self.plan, self.component)
+        binding = bytes.fromhex(recipe_digest(self.fingerprint, component))
         for index in component.tiling.indices():
             block = found[component.tiling.box(index)]
-            stream = self.key.tile(fingerprint=bytes.fromhex(self.fingerprint), component=component.name, index=index)
+            stream = self.key.tile(fingerprint=binding, component=component.name, index=index)
             drawn = np.empty(block.size)
             gaussian_integers(stream, ratio, drawn)
             np.testing.assert_array_equal(np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64))

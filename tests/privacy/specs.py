@@ -231,7 +231,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     if kind == "declared":
         if query == "steps":
             steps = shape[0]
-            spec["composition"] = {"steps": steps}
+            spec["composition"] = {"steps": steps, "steps_are_independent": True}
         query_section = {"name": "declared", "l2_sensitivity": scale}
     step_shape = answer_shape if steps == 1 else answer_shape[1:] or (1,)
     epsilon = _log_uniform(rng, 0.05, 0.99) if mechanism == "classic-gaussian" else _log_uniform(rng, 0.05, 8)
@@ -277,6 +277,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         "noise": noise,
         "publish": publish,
         "budget": {"dataset": "audit"},
+        "accept_uncertified": mechanism in SPHERICAL,  # which is never certified; what is verified must hold all the same
         "compute": {"threads": 1, "task_size": int(rng.choice([1, 64, 2**26, 2**26]))},
     }
     return Case(
