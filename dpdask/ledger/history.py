@@ -71,14 +71,15 @@ def release_record(connection: Connection, release: str) -> ReleaseRecord | None
 
 def series_windows(connection: Connection, dataset: str, series: str) -> list[SeriesWindow]:
     """The windows of a series that were charged, oldest first; other releases are not read."""
-    reserved = select(entries).where(entries.c.dataset == dataset, entries.c.series == series).order_by(entries.c.sequence)
+    # Sorted here: asked for an order, SQLite would walk through the whole dataset.
+    reserved = select(entries).where(entries.c.dataset == dataset, entries.c.series == series)
     steps = entries.alias()
     taken = (
-        select(steps.c.release, steps.c.kind)
+        select(steps.c.sequence, steps.c.release, steps.c.kind)
         .join(entries, steps.c.release == entries.c.release)
         .where(entries.c.dataset == dataset, entries.c.series == series, steps.c.kind != "settle")
-        .order_by(steps.c.sequence)
     )
-    last = {row.release: row.kind for row in connection.execute(taken)}
-    noted = [(row.release, body_of(row)) for row in connection.execute(reserved)]
+    last = {row.release: row.kind for row in sorted(connection.execute(taken), key=lambda row: int(row.sequence))}
+    oldest_first = sorted(connection.execute(reserved), key=lambda row: int(row.sequence))
+    noted = [(row.release, body_of(row)) for row in oldest_first]
     return [SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release]) for release, facts in noted]
