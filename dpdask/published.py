@@ -18,6 +18,7 @@ from dpdask.signing import PublicKey, SignatureFacts, check_statement, fingerpri
 from dpdask.store import (
     CARD_ARRAYS,
     MANIFEST_ARRAY,
+    NOT_A_FILE,
     ROOT,
     Layout,
     Place,
@@ -120,12 +121,14 @@ def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
         raise VerificationFailed("the manifest is not the one on the card: its Merkle root differs")
     expected = {entry.key: entry for entry in entries}
     own = manifest_documents(entries)
-    stored = {name for name, _, _ in place.listing()} | {ROOT}
-    for name in sorted(stored - set(expected) - set(own)):
+    sizes = {ROOT: 0} | {name: size for name, size, _ in place.without_links().listing()}
+    for name in sorted(set(sizes) - set(expected) - set(own)):
         raise VerificationFailed(f"{name!r} is stored beside the release but not in its manifest: it was added later")
     for name in sorted(set(expected) | set(own)):
-        if name not in stored:
+        if name not in sizes:
             raise VerificationFailed(f"{name!r} is missing; restore it from a copy")
+        if sizes[name] == NOT_A_FILE:
+            raise VerificationFailed(f"{name!r} is a link or not a plain file; restore it from a copy")
     for name, content in own.items():
         if place.read(name) != content:
             raise VerificationFailed(f"{name!r} was changed after publication; restore it from a copy")

@@ -16,10 +16,16 @@ from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_descr
 from dpdask.planning.verified import Answer, verified_profile
 from dpdask.privacy import Adjacency, PrivacyProfile
 from dpdask.profiles import GaussianProfile, compose, profile_from_description
-from dpdask.sensitivity import Body, Box, L2Ball, RecordBall, RecordBox, body_from_description
+from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox, body_from_description
 
 __all__ = ["check_guarantee"]
 
+_ORIGINS = {
+    "l2-clip": Origin.CLIPPED,
+    "count": Origin.CLIPPED,
+    "ranges": Origin.PUBLIC_RANGE,
+    "declared": Origin.DECLARED,
+}
 _CLOSE = 1e-9  # relative; floats survive JSON, but sums may be taken in another order
 
 
@@ -31,6 +37,8 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     try:
         profile = _check_numbers(card, noise)
         _check_unit(card)
+        _check_grid(card.noise, card.grid)
+        _check_composition(card, profile)
         _check_enough(card, noise, profile)
     except VerificationFailed:
         raise
@@ -58,6 +66,12 @@ def _check_unit(card: ReleaseCard) -> None:
         raise VerificationFailed("the sensitivity on the card is not that of its body")
     if str(body.origin) != card.sensitivity.origin:
         raise VerificationFailed("the origin of the sensitivity on the card is not that of its body")
+    unit = card.unit
+    origin = _ORIGINS.get(unit.bound["kind"])
+    if card.sensitivity.origin != origin or unit.bound["enforced"] != (origin is not Origin.DECLARED):
+        raise VerificationFailed("the card says of another bound that it was enforced, or where it comes from")
+    if unit.max_contributions < 1 or (unit.max_contributions == 1) != (unit.contributions == "one record per unit"):
+        raise VerificationFailed("the card's records per unit contradict each other")
     _check_body(body, card.query, card.unit.bound, card)
     if card.directions is not None:
         directions = card.directions
@@ -77,13 +91,59 @@ def _check_body(body: Body, query: dict[str, Any], bound: dict[str, Any], card: 
         case RecordBall():  # several records could move along several axes of the whitened grid
             fits = name == "identity" and k == 1 and body.record_axis == record_axis
         case RecordBox():
-            fits = name == "identity" and body.record_axis == record_axis and list(body.shape) == query["answer_shape"]
+            fits = name == "identity" and body.record_axis == record_axis and _holds_ranges(body, query, bound, card)
         case Box():
-            fits = bound["kind"] == "ranges" and list(body.shape) == query["answer_shape"]
+            fits = _holds_ranges(body, query, bound, card)
         case _:
             fits = False
     if not fits:
         raise VerificationFailed("the body of differences on the card does not go with its query and unit")
+
+
+def _holds_ranges(body: Box | RecordBox, query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> bool:
+    """Whether a box lets every feature move as far as its own range does."""
+    if bound["kind"] != "ranges" or list(body.shape) != query["answer_shape"]:
+        return False
+    least = [width * (1 - 1e-12) for width in _least_widths(query, bound, card)]
+    size = body.shape[body.feature_axis]
+    if len(body.widths) != len(least) or len(least) not in (1, size):
+        return False
+    return all(width >= needed for width, needed in zip(body.widths, least, strict=True))
+
+
+def _least_widths(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> list[float]:
+    """How far one unit moves an entry of every feature, by the ranges on the card."""
+    k, summed = card.unit.max_contributions, query["name"] in ("sum", "mean")
+    private = Adjacency(card.unit.adjacency) is Adjacency.ADD_REMOVE_ONE
+    widths = [max(abs(low), abs(high)) if private else high - low for low, high in bound["ranges"]]
+    return [width * (k if summed else math.sqrt(k)) for width in widths]
+
+
+def _check_grid(noise: dict[str, Any], grid: dict[str, Any]) -> None:
+    """The grid is the noise's: as many steps to a standard deviation as it says, a power of two that the proofs cover."""
+    ratio = grid["steps_per_sigma"]
+    if not (2**6 <= ratio <= 2**30 and math.log2(ratio).is_integer()):
+        raise VerificationFailed(f"steps_per_sigma={ratio:g} on the card is not a power of two from 2^6 to 2^30")
+    if noise["name"] == "iid":
+        fits = grid["exact"] and math.isclose(grid["step"] * ratio, noise["configuration"]["sigma"], rel_tol=1e-12)
+    elif noise["name"] == "kronecker":
+        fits = grid["exact"] and grid["whitened_step"] * ratio == 1
+    else:
+        fits = not grid["exact"]
+    if not fits:
+        raise VerificationFailed("the grid on the card is not that of its noise")
+
+
+def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
+    """The dataset was charged for this release too, within its total; directions that cost budget are on the card."""
+    composition = card.composition
+    if not profile.epsilon(composition.total.delta) <= composition.cumulative_epsilon * (1 + 1e-6):
+        raise VerificationFailed("the dataset's spent epsilon on the card is less than this release alone costs")
+    if not composition.cumulative_epsilon <= composition.total.epsilon * (1 + 1e-6):
+        raise VerificationFailed("the dataset's spent epsilon on the card is above its total")
+    estimated = isinstance(card.mechanism.get("directions"), dict)
+    if estimated != (card.directions is not None):
+        raise VerificationFailed("the card says of directions that they were bought, or what they cost, but not both")
 
 
 def _least_radius(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> float:
@@ -100,12 +160,11 @@ def _least_radius(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCar
     if kind == "l2-clip" and name == "covariance":
         return float(bound["norm"]) ** 2 * k * (1 if private else math.sqrt(2))
     if kind == "ranges" and (name == "identity" or summed):
-        widths = [max(abs(low), abs(high)) if private else high - low for low, high in bound["ranges"]]
+        widths = _least_widths(query, bound, card)
         entries = math.prod(query["answer_shape"])
         if name == "identity" and card.unit.record_axis is not None:
             entries //= query["answer_shape"][card.unit.record_axis]
-        each = entries / len(widths)
-        return math.sqrt(math.fsum(width**2 for width in widths) * each) * (k if summed else math.sqrt(k))
+        return math.sqrt(math.fsum(width**2 for width in widths) * entries / len(widths))
     raise VerificationFailed(f"a bound of kind {kind!r} does not go with query {name!r}")
 
 

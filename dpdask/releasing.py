@@ -18,7 +18,7 @@ from dpdask.published import check_objects, check_signature, published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
 from dpdask.stages import OnProgress, Receipt, ReleaseRun, burn, conclude
-from dpdask.store import Staging, drop_claim, place_at, release_under_way
+from dpdask.store import Place, Staging, drop_claim, place_at, release_under_way
 
 __all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
 
@@ -84,6 +84,8 @@ def finish_published(spec: SpecLike) -> Receipt | None:
         record = None if name is None else ledger.named(name)
         if name is None or record is None or record.last not in ("publish", "commit"):
             return None
+        if not _belongs(record, output):
+            return None
         staging = Staging.of(output, name)
         if card is None and record.open:
             root = _ready_root(staging, record.card)
@@ -95,11 +97,27 @@ def finish_published(spec: SpecLike) -> Receipt | None:
             card = published_card(output, name)
         if card is None or (not record.open and not staging.claimed()):
             return None
-        receipt = conclude(parsed, ledger, staging, record.release, card)
+        receipt = conclude(parsed, ledger, staging, record.release, card, seen=True)
         _check_asked(parsed, record)  # only now: what is visible is closed, whatever is asked for
         return receipt
     finally:
         ledger.close()
+
+
+def _belongs(record: ReleaseRecord, output: Place) -> bool:
+    """Whether a release that a file at or beside an output names is one to this output: files can be copied and planted."""
+    return record.place in (None, output.address())
+
+
+def _release_here(ledger: Ledger, output: Place, name: str) -> ReleaseRecord | None:
+    """The release that the claim on an output names."""
+    record = ledger.named(name)
+    if record is not None and not _belongs(record, output):
+        raise ClaimDamaged(
+            "the note beside the output names a release to another output: it was copied or planted; `dpdask abort` removes it,"
+            " which harms no release"
+        )
+    return record
 
 
 def _ready_root(staging: Staging, card: str | None) -> bytes | None:
@@ -163,7 +181,7 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     """The run that goes on where another stopped."""
     output = place_at(spec.output.url, spec.output.options)
     staging = Staging.of(output, name)
-    record = ledger.named(name)
+    record = _release_here(ledger, output, name)
     if record is not None and not record.open and published_card(output, name) is None:
         staging.discard()
         raise ReleaseError(f"the release was closed by {record.last} and left nothing to finish; start a new one")
@@ -204,6 +222,7 @@ def abort(spec: SpecLike) -> str | None:
         output = place_at(parsed.output.url, parsed.output.options)
         try:
             name = release_under_way(output)
+            record = None if name is None else _release_here(ledger, output, name)
         except ClaimDamaged:
             drop_claim(output)
             return None
@@ -212,7 +231,7 @@ def abort(spec: SpecLike) -> str | None:
                 "no release to this output is under way; there is nothing to abort here. If the ledger shows one as open, abort"
                 " it by its name: `dpdask abort --release NAME`"
             )
-        burn(ledger, Staging.of(output, name), ledger.named(name), "aborted by the curator")
+        burn(ledger, Staging.of(output, name), record, "aborted by the curator")
         return name
     finally:
         ledger.close()

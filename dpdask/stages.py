@@ -26,7 +26,7 @@ from dpdask.execute import Progress
 from dpdask.ledger import Ledger, LedgerHead, ReleaseRecord
 from dpdask.metadata import Manifest, ReleaseCard, array_attributes, card_text, group_attributes
 from dpdask.planning import ReleasePlan, component_with_directions, spec_digest
-from dpdask.published import card_statement, published_card
+from dpdask.published import card_statement, check_objects, published_card
 from dpdask.signing import KEY_VARIABLE, SigningKey, fingerprint, load_signing_key, sign_statement
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import (
@@ -345,7 +345,7 @@ class ReleaseRun:
         published = published_card(self.plan.output, self.name)
         if published is None:
             return False
-        self.receipt = conclude(self.plan.spec, self._ledger, self._staging, self.plan.fingerprint, published)
+        self.receipt = conclude(self.plan.spec, self._ledger, self._staging, self.plan.fingerprint, published, seen=True)
         return True
 
     def leave(self) -> None:
@@ -397,11 +397,19 @@ def _noted_card(text: str) -> ReleaseCard:
         raise ReleaseError("the release was completed by another version of dpdask; restore that, or `dpdask abort`") from None
 
 
-def conclude(spec: ReleaseSpec, ledger: Ledger, staging: Staging, fingerprint: str, card: ReleaseCard) -> Receipt:
-    """Commit what is published, if it is what was to be published, and remove its staging."""
+def conclude(
+    spec: ReleaseSpec, ledger: Ledger, staging: Staging, fingerprint: str, card: ReleaseCard, *, seen: bool = False
+) -> Receipt:
+    """Commit what is published, if it is what was to be published, and remove its staging.
+
+    What was only ``seen`` at the output, since another run published it, or somebody put it there, is checked as a whole first:
+    a commit destroys the key, and without it nothing is ever written again.
+    """
     record = ledger.record(fingerprint)
     if record is None or record.card != card_text(card):
         raise VerificationFailed("the card at the output is not the one that was to be published; move the output away")
+    if seen:
+        check_objects(staging.output, card, staging.output.read(ROOT) or b"")
     ledger.commit(fingerprint)
     staging.discard()
     return Receipt(card.release, spec.output.url, spec.output.array, card)

@@ -14,7 +14,7 @@ from dpdask.store.documents import (
 from dpdask.store.layout import Layout
 from dpdask.store.local import LocalPlace
 from dpdask.store.manifest import ManifestEntry, digest_of, merkle_root, parse_manifest, root_document_digest
-from dpdask.store.place import Place
+from dpdask.store.place import NOT_A_FILE, Place
 from dpdask.store.places import place_at
 from dpdask.store.source import Box, SourceArray, array_names, open_source, write_example
 from dpdask.store.staging import Staging, drop_claim, open_group, release_under_way
@@ -22,6 +22,7 @@ from dpdask.store.staging import Staging, drop_claim, open_group, release_under_
 __all__ = [
     "CARD_ARRAYS",
     "MANIFEST_ARRAY",
+    "NOT_A_FILE",
     "ROOT",
     "Box",
     "Coordinate",

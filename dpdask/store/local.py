@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import functools
 import mmap
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import StoreError
-from dpdask.store.place import Place
+from dpdask.store.place import NOT_A_FILE, Place
 
 __all__ = ["LocalPlace", "ZipPlace"]
 
@@ -34,11 +36,13 @@ class LocalPlace(Place):
     """A folder of this machine or of a shared filesystem.
 
     A file is written under another name first, in ``scratch`` (the folder itself unless given). A killed process may leave it
-    there, so a folder that is published whole has its scratch outside.
+    there, so a folder that is published whole has its scratch outside. Without ``links``, symbolic links are not followed in a
+    listing: they, and whatever else is not a plain file, are listed as objects of :data:`~dpdask.store.place.NOT_A_FILE` bytes.
     """
 
     path: Path
     scratch: Path | None = None
+    links: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(os.path.abspath(self.path)))
@@ -129,11 +133,18 @@ class LocalPlace(Place):
                 raise StoreError(f"a folder cannot be listed: {error.strerror}; check its permissions") from None
             for entry in entries:
                 name = f"{inside}/{entry.name}" if inside else entry.name
-                if entry.is_dir():
+                if entry.is_dir(follow_symlinks=self.links):
                     pending.append(name)
-                else:
-                    facts = entry.stat()
-                    yield name, facts.st_size, _stamp(facts)
+                    continue
+                try:
+                    facts = entry.stat(follow_symlinks=self.links)
+                except FileNotFoundError:  # a link to nothing
+                    continue
+                yield name, facts.st_size if stat.S_ISREG(facts.st_mode) else NOT_A_FILE, _stamp(facts)
+
+    def without_links(self) -> LocalPlace:
+        """The same folder, its links not followed."""
+        return dataclasses.replace(self, links=False)
 
     def delete(self) -> None:
         """Remove the folder, out of the way at once: whoever still writes into it does not keep it alive."""

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Place", "joined"]
+__all__ = ["NOT_A_FILE", "Place", "joined"]
+
+NOT_A_FILE = -1
 
 
 def joined(content: Any) -> bytes:
@@ -50,6 +52,10 @@ class Place(abc.ABC):
     @abc.abstractmethod
     def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
         """Every object under ``folder``: name, size, and a stamp that changes when it is written."""
+
+    def without_links(self) -> Place:
+        """The same place, where nothing leads elsewhere; only filesystems have links."""
+        return self
 
     @abc.abstractmethod
     def delete(self) -> None:

@@ -24,7 +24,7 @@ from dpdask.store.documents import ROOT
 from dpdask.store.layout import Layout
 from dpdask.store.local import LocalPlace
 from dpdask.store.manifest import ManifestEntry, digest_of
-from dpdask.store.place import Place
+from dpdask.store.place import NOT_A_FILE, Place
 
 __all__ = ["Staging", "drop_claim", "open_group", "release_under_way"]
 
@@ -74,7 +74,7 @@ class Staging:
         """The staging of a release, whether it has begun or not."""
         control = output.beside(SUFFIX)
         work = control.inside(name)
-        data = LocalPlace(work.path / "release", scratch=work.path) if isinstance(work, LocalPlace) else output
+        data = LocalPlace(work.path / "release", scratch=work.path, links=False) if isinstance(work, LocalPlace) else output
         return cls(output, name, control, work, data)
 
     def __repr__(self) -> str:
@@ -176,8 +176,9 @@ class Staging:
                 _write(self.data, name, content)
             elif not self.data.create(name, content) and self.data.read(name) != content:
                 raise StoreError(_FOREIGN)
-        foreign = {name for name, _, _ in self.data.listing()} - keys
-        if foreign and not local:
+        sizes = {name: size for name, size, _ in self.data.listing()}
+        foreign = set(sizes) - keys
+        if (foreign and not local) or any(sizes.get(name) == NOT_A_FILE for name in keys):
             raise StoreError(_FOREIGN)
         try:
             self.remove(foreign)

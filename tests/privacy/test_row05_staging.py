@@ -7,6 +7,7 @@ difference of the two results gave the data away. A planted manifest with plante
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 from google_crc32c import value as crc32c
 
+from dpdask.errors import ClaimDamaged, VerificationFailed
 from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import component_with_directions, make_plan, recipe_digest
 from dpdask.published import verify_release
-from dpdask.releasing import release, resume
+from dpdask.releasing import abort, release, resume
 from dpdask.spec import parse_release_spec
 from dpdask.store import digest_of
 from tests.release.conftest import Workspace, people
@@ -157,11 +159,55 @@ def test_a_file_planted_in_staging_is_not_published_with_the_release(space: Work
 
 @pytest.mark.parametrize("name", ["../../../elsewhere", "a/b", "", "x" * 32])
 def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: str) -> None:
-    from dpdask.errors import ClaimDamaged
-
     space.source(people(64, 8), chunks=(4, 8))
     (space.folder / STAGING).mkdir()
     (space.folder / STAGING / "release.json").write_text(json.dumps({"release": name}))
     with pytest.raises(ClaimDamaged, match="damaged"):
         release(space.spec(**SLOWLY))
     assert space.spent() == 0
+
+
+def test_a_claim_copied_from_another_output_harms_no_release(space: Workspace) -> None:
+    """A release to Y was about to be published; its note is copied beside X, whose curator gives up what is there."""
+    space.source(people(64, 8), chunks=(4, 8))
+    interrupted(space, "ready", 0, **SLOWLY)
+    other = space.folder / "ledger.db-other.zarr.dpdask-staging"
+    other.mkdir()
+    shutil.copy(space.folder / STAGING / "release.json", other / "release.json")
+    elsewhere = space.spec(output={"url": str(space.folder / "ledger.db-other.zarr")}, **SLOWLY)
+    with pytest.raises(ClaimDamaged, match="another output"):
+        resume(elsewhere)
+    assert abort(elsewhere) is None
+    assert not other.exists() or not list(other.iterdir())
+    resume(space.spec(**SLOWLY))
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_a_root_document_alone_does_not_close_a_release(space: Workspace) -> None:
+    """The staged root is put at the output, where it looks like a publication; a commit would destroy the key."""
+    space.source(people(64, 8), chunks=(4, 8))
+    interrupted(space, "ready", 0, **SLOWLY)
+    kept = state(space.folder)
+    expected = honest(space, kept, **SLOWLY)
+    (space.folder / "out.zarr").mkdir()
+    shutil.copy(work_folder(space) / "release" / "zarr.json", space.folder / "out.zarr" / "zarr.json")
+    with pytest.raises(VerificationFailed, match="manifest"):
+        resume(space.spec(**SLOWLY))
+    shutil.rmtree(space.folder / "out.zarr")
+    resume(space.spec(**SLOWLY))
+    assert contents(space.folder / "out.zarr") == expected
+
+
+def test_a_link_planted_in_staging_leads_nowhere(space: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+    space.source(people(64, 8), chunks=(4, 8))
+    interrupted(space, "tiles", **SLOWLY)
+    kept = state(space.folder)
+    expected = honest(space, kept, **SLOWLY)
+    precious = tmp_path_factory.mktemp("precious")
+    (precious / "thesis.txt").write_text("irreplaceable")
+    (work_folder(space) / "release" / "evil").symlink_to(precious)
+    (work_folder(space) / "release" / "nowhere").symlink_to("/nonexistent/file")
+    resume(space.spec(**SLOWLY))
+    assert (precious / "thesis.txt").read_text() == "irreplaceable"
+    assert contents(space.folder / "out.zarr") == expected
+    assert not (space.folder / "out.zarr" / "evil").is_symlink()

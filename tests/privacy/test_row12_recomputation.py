@@ -118,6 +118,18 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
     "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
     "another shape": (lambda card: card["query"].update(answer_shape=[64, 9]), "another shape"),
+    "no records per unit": (lambda card: card["unit"].update(max_contributions=0), "records per unit|smaller than what"),
+    "a bound that was not enforced": (lambda card: card["unit"]["bound"].update(enforced=False), "another bound"),
+    "another origin": (lambda card: card["sensitivity"].update(origin="declared"), "origin of the sensitivity"),
+    "a finer step than the noise's": (lambda card: card["grid"].update(step=1e-9), "grid on the card is not that of its noise"),
+    "a grid that is not exact": (lambda card: card["grid"].update(exact=False), "grid on the card is not that of its noise"),
+    "steps that no proof covers": (lambda card: card["grid"].update(steps_per_sigma=3), "power of two"),
+    "a dataset that paid nothing": (lambda card: card["composition"].update(cumulative_epsilon=0.0), "less than this release"),
+    "a smaller total": (lambda card: card["composition"]["total"].update(epsilon=0.01), "above its total"),
+    "directions that cost nothing": (
+        lambda card: card["mechanism"].update(directions={"from": "dp-covariance"}),
+        "directions that they were bought",
+    ),
     "no grid": (lambda card: card.update(grid={}), "cannot be recomputed"),
 }
 
@@ -139,4 +151,19 @@ def test_directions_are_on_the_card_and_part_of_the_guarantee(space: Workspace) 
     assert read_card(url).directions is not None
     rewritten(space, lambda card: scaled(card["directions"]["noise"], 0.999, space.folder / "out.zarr"))
     with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
+        verify_release(url)
+
+
+def test_a_box_that_moves_its_width_to_another_feature_is_found(space: Workspace) -> None:
+    """The same l2 radius, but nearly all of it on the feature with the most noise: the noise of the others could be tiny."""
+    space.source(people(64, 8), chunks=(64, 8))
+    space.release(unit={"record_axis": 0, "ranges": [[0, 1]] * 8}, mechanism="directional")
+
+    def spread(card: dict[str, Any]) -> None:
+        configuration = card["sensitivity"]["body"]["configuration"]
+        assert len(configuration["widths"]) == 8
+        configuration["widths"] = [1e-12] * 7 + [float(np.sqrt(np.sum(np.square(configuration["widths"]))))]
+
+    url = rewritten(space, spread)
+    with pytest.raises(VerificationFailed, match="does not go with its query and unit"):
         verify_release(url)

@@ -67,6 +67,12 @@ def _swap(group: Path) -> None:
     other.write_bytes(content)
 
 
+def _linked(group: Path) -> None:
+    """The very bytes, but where somebody else can change them later."""
+    (group / "data/c.2.0").rename(group.parent / "elsewhere")
+    (group / "data/c.2.0").symlink_to(group.parent / "elsewhere")
+
+
 def _attribute(name: str, value: Any) -> Tamper:
     return lambda group: edit_json(group / "data" / ROOT, lambda document: document["attributes"].update({name: value}))
 
@@ -140,6 +146,8 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
     ("values of a chunk, with its checksum", lambda g: edit_chunk(g / "data/c.2.0"), ALONE, r"'data/c.2.0' was changed"),
     ("a chunk cut short", lambda g: os.truncate(g / "data/c.3.0", 90), ALONE, r"'data/c.3.0' was changed"),
     ("a chunk removed", lambda g: (g / "data/c.3.0").unlink(), ALONE, r"'data/c.3.0' is missing"),
+    ("a link in place of a chunk", _linked, ALONE, r"'data/c.2.0' is a link or not a plain file"),
+    ("a link to nothing", lambda g: (g / "data/c.8.0").symlink_to("/nonexistent"), ALONE, r"'data/c.8.0' is stored beside"),
     ("two chunks swapped", _swap, ALONE, r"'data/c.0.0' was changed"),
     ("a chunk added", lambda g: shutil.copy(g / "data/c.0.0", g / "data/c.9.0"), ALONE, r"'data/c.9.0' is stored beside"),
     ("an array added", _new_array, ALONE, r"'extra/.*' is stored beside"),

@@ -47,7 +47,7 @@ def rewrite_card(group: Path, change: Callable[[Any], Any]) -> None:
     """Change the card and everything that follows from it without a key: attributes, digests, the manifest and its root."""
     edit_card(group, change)
     facts = json.loads((group / ROOT).read_text())["attributes"]["dp"]
-    with contextlib.suppress(ValidationError):
+    with contextlib.suppress(ValidationError, KeyError, FileNotFoundError):  # a card may be damaged on purpose
         card = ReleaseCard.model_validate(facts)
         edit_json(group / card.released.array / ROOT, lambda document: document.update(attributes=array_attributes(card)))
     reseal(group)
