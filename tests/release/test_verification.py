@@ -19,7 +19,7 @@ def test_metadata_that_contradicts_its_copy_does_not_verify(space: Workspace) ->
     space.release()
     path = space.folder / "out.zarr" / "data" / "zarr.json"
     path.write_text(path.read_text().replace('"dp:epsilon": 1.0', '"dp:epsilon": 0.1'))
-    with pytest.raises(VerificationFailed, match="'data/zarr.json' was changed"):
+    with pytest.raises(VerificationFailed, match=r"'data/zarr.json' was changed"):
         verify_release(str(space.folder / "out.zarr"))
 
 
