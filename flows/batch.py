@@ -60,6 +60,7 @@ def release_one(spec: ReleaseSpec, number: int) -> str:
     persist_result=False,
     on_crashed=[say_it_goes_on],
     on_failure=[say_it_goes_on],
+    on_cancellation=[say_it_goes_on],
 )
 def privatize_batch(
     specs: list[ReleaseSpec] = Field(default_factory=list),  # Prefect reads it as a schema

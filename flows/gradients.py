@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from dpdask.flows.steps import carry_out, one_line, say_how_to_resume
+from dpdask.flows.steps import carry_out, one_line, say_it_goes_on
 from prefect import flow
 from prefect.states import Failed
 from pydantic import Field
@@ -17,7 +17,13 @@ from dpdask.store import open_source, place_at
 __all__ = ["privatize_gradients"]
 
 
-@flow(name="privatize-gradients", persist_result=False, on_crashed=[say_how_to_resume], on_failure=[say_how_to_resume])
+@flow(
+    name="privatize-gradients",
+    persist_result=False,
+    on_crashed=[say_it_goes_on],
+    on_failure=[say_it_goes_on],
+    on_cancellation=[say_it_goes_on],
+)
 def privatize_gradients(
     source: SourceSection,
     output: OutputSection,

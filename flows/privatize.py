@@ -14,7 +14,13 @@ from dpdask.spec import ReleaseSpec, load_release_spec
 __all__ = ["privatize", "run_watched"]
 
 
-@flow(name="privatize", persist_result=False, on_crashed=[say_how_to_resume], on_failure=[say_how_to_resume])
+@flow(
+    name="privatize",
+    persist_result=False,
+    on_crashed=[say_how_to_resume],
+    on_failure=[say_how_to_resume],
+    on_cancellation=[say_how_to_resume],
+)
 def privatize(spec: ReleaseSpec) -> Any:
     """Publish the release that ``spec`` describes, or go on with it where an earlier run stopped."""
     return carry_out(spec)

@@ -33,7 +33,13 @@ class _Paced(Exception):
     """The window is spent, politely."""
 
 
-@flow(name="privatize-series", persist_result=False, on_crashed=[say_it_goes_on], on_failure=[say_it_goes_on])
+@flow(
+    name="privatize-series",
+    persist_result=False,
+    on_crashed=[say_it_goes_on],
+    on_failure=[say_it_goes_on],
+    on_cancellation=[say_it_goes_on],
+)
 def privatize_series(
     spec: ReleaseSpec,
     series: str,

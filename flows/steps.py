@@ -212,7 +212,7 @@ def card_markdown(card: ReleaseCard) -> str:
 
 
 def say_it_goes_on(flow: Any, flow_run: Any, state: Any) -> None:
-    """A hook for crashes of flows that make their own specs: the next run goes on, or the release is aborted by its name."""
+    """A hook for flows that make their own specs and stopped: the next run goes on, or the release is aborted by its name."""
     from prefect.logging import get_logger
 
     get_logger("dpdask").warning(
@@ -223,11 +223,11 @@ def say_it_goes_on(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def say_how_to_resume(flow: Any, flow_run: Any, state: Any) -> None:
-    """A hook for crashes: what was charged stays, and the same deployment goes on with it."""
+    """A hook for flows that stopped: what was charged stays, and the same deployment goes on with it."""
     from prefect.logging import get_logger
 
     get_logger("dpdask").warning(
         "flow run %s stopped: a charge that was made stays; if its release is unfinished, the same deployment run again, or"
-        " `dpdask resume SPEC.yaml`, finishes it with the same noise",
+        " `dpdask resume SPEC.yaml`, finishes it with the same noise, and `dpdask abort SPEC.yaml` gives it up",
         flow_run.name,
     )

@@ -14,9 +14,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from dpdask.errors import DpdaskError
+
+if TYPE_CHECKING:
+    from dpdask.spec import ReleaseSpec
 
 __all__ = ["INTERRUPTED", "Interrupted", "Interruption", "interruptible"]
 
@@ -24,6 +29,7 @@ INTERRUPTED = 128 + signal.SIGINT  # what shells report of a command that Ctrl-C
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SAME_PRESS = 0.5  # seconds: a terminal and a wrapper may both pass on one Ctrl-C
+_TOO_EARLY = "interrupted before the release began: this command charged nothing"
 _CLEANING = 20.0  # seconds for closing a cluster; orchestrators kill after 30
 
 
@@ -32,19 +38,24 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether a signal came, and whose release it stopped: none before ``spec_path`` is set."""
+    """Whether a signal came, and which release it stopped: none before :meth:`begin`."""
 
     def __init__(self) -> None:
-        self.spec_path: str | None = None
+        self._release: tuple[str, ReleaseSpec] | None = None
         self.signum: signal.Signals | None = None
         self._came_at = 0.0
         self._swallowed = False
+        self._told = False
 
     @property
     def exit_code(self) -> int:
         """What shells report of a command that the signal ended."""
         assert self.signum is not None
         return 128 + self.signum
+
+    def begin(self, spec_path: str, spec: ReleaseSpec) -> None:
+        """Note the release that begins, and the path by which its spec is typed."""
+        self._release = (shlex.quote(spec_path), spec)
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
         """Stop the main thread wherever it is; a second signal, or a clean-up that hangs, ends the process at once."""
@@ -62,15 +73,19 @@ class Interruption:
 
     def _end_at_once(self, *_alarm: Any) -> None:
         """Leave without any clean-up: worker processes end when this one does, and what was charged can be resumed."""
-        spec = "SPEC.yaml" if self.spec_path is None else shlex.quote(self.spec_path)
+        line = _TOO_EARLY
+        if self._release is not None:
+            line = f"interrupted, ended at once: what was charged, if anything, stays; {_commands(self._release[0])}"
         cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides it
-        line = (
-            f"{cursor}interrupted, ended at once: what was charged stays; `dpdask resume {spec}` finishes the release,"
-            f" `dpdask abort {spec}` gives it up\n"
-        )
         with contextlib.suppress(OSError):
-            os.write(2, line.encode())
+            os.write(2, b"" if self._told else f"{cursor}{line}\n".encode())
         os._exit(self.exit_code)
+
+    def tell(self) -> None:
+        """Print the one line."""
+        line = self._line()
+        self._told = True
+        click.echo(line, err=True)
 
     def on_unraisable(self, found: Any) -> None:
         """Raise the interruption again where Python lost it: in a finalizer, where exceptions are only printed."""
@@ -80,26 +95,22 @@ class Interruption:
         elif self.signum is None:
             sys.__unraisablehook__(found)
 
-    def line(self) -> str:
+    def _line(self) -> str:
         """Return what was charged, the command that finishes the release and the one that gives it up."""
-        from dpdask.errors import DpdaskError
+        if self._release is None:
+            return _TOO_EARLY
         from dpdask.recovery import observe, way_on
-        from dpdask.spec import load_release_spec
 
-        if self.spec_path is None:
-            return "interrupted before anything was charged or changed"
-        spec = shlex.quote(self.spec_path)
+        typed, spec = self._release
         try:
-            asked = load_release_spec(self.spec_path)
-        except DpdaskError:
-            return "interrupted before anything was charged or changed"
-        try:
-            return f"interrupted: {way_on(observe(asked), spec)}"
-        except DpdaskError as error:
-            return (
-                f"interrupted: what was charged to dataset {asked.budget.dataset!r} cannot be looked up ({error}); then"
-                f" `dpdask resume {spec}` finishes the release, `dpdask abort {spec}` gives it up"
-            )
+            return f"interrupted: {way_on(observe(spec), typed)}"
+        except Exception as error:
+            reason = str(error) if isinstance(error, DpdaskError) else type(error).__name__
+        return f"interrupted, and what was charged cannot be looked up ({reason}); {_commands(typed)}"
+
+
+def _commands(typed: str) -> str:
+    return f"`dpdask resume {typed}` finishes the release, `dpdask abort {typed}` gives it up"
 
 
 @contextlib.contextmanager
@@ -107,7 +118,7 @@ def interruptible() -> Iterator[Interruption]:
     """Carry out a release that Ctrl-C and SIGTERM may stop: then one line on standard error, exit code 130 or 143.
 
     The line says what the ledger shows once everything was cleaned up: what was charged is looked up, not guessed. The body
-    sets ``spec_path`` when its release begins.
+    calls :meth:`Interruption.begin` when its release begins.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -126,7 +137,7 @@ def interruptible() -> Iterator[Interruption]:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
     if interruption.signum is not None:
-        click.echo(interruption.line(), err=True)
+        interruption.tell()
         raise click.exceptions.Exit(interruption.exit_code)
 
 

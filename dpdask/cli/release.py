@@ -51,10 +51,12 @@ def run(spec_path: str, as_json: bool) -> None:
     """Publish the release that SPEC.yaml describes."""
     with interruptible() as interruption:
         from dpdask.releasing import release
+        from dpdask.spec import load_release_spec
 
-        interruption.spec_path = spec_path
+        spec = load_release_spec(spec_path)
+        interruption.begin(spec_path, spec)
         with _progress(as_json) as watch:
-            receipt = release(spec_path, on_progress=watch)
+            receipt = release(spec, on_progress=watch)
         _print_receipt(receipt, as_json)
 
 
@@ -65,10 +67,12 @@ def resume(spec_path: str, as_json: bool) -> None:
     """Finish an interrupted release: the same noise, no further charge."""
     with interruptible() as interruption:
         from dpdask.releasing import resume as resume_release
+        from dpdask.spec import load_release_spec
 
-        interruption.spec_path = spec_path
+        spec = load_release_spec(spec_path)
+        interruption.begin(spec_path, spec)
         with _progress(as_json) as watch:
-            receipt = resume_release(spec_path, on_progress=watch)
+            receipt = resume_release(spec, on_progress=watch)
         _print_receipt(receipt, as_json)
 
 
@@ -169,11 +173,12 @@ def demo(as_flow: bool, folder: str | None) -> None:
         from dpdask.demo import prepare_demo
         from dpdask.published import read_card
         from dpdask.releasing import release
+        from dpdask.spec import load_release_spec
         from dpdask.tables import card_table
 
         prepared = prepare_demo(folder)
         click.echo(f"a generated tensor, a ledger and a spec are in {prepared.folder}")
-        interruption.spec_path = str(prepared.spec)
+        interruption.begin(str(prepared.spec), load_release_spec(prepared.spec))
         with _progress(False) as watch:
             if as_flow:
                 _flows("privatize").run_watched(prepared.spec, watch)

@@ -103,6 +103,36 @@ def test_a_killed_flow_is_resumed_by_the_next_run_charged_once(server: PrefectSe
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
+def test_a_terminated_flow_says_how_to_go_on_and_is_resumed(server: PrefectServer, space: Workspace) -> None:
+    """SIGTERM, by which runs are stopped: the run crashes in Prefect, its log says what to do, and nothing is lost."""
+    space.source(people(64, 8), chunks=(4, 8))
+    spec = space.spec(compute={"threads": 1, "task_size": 1})
+    stopped = server.python(KILL.replace("SIGKILL", "SIGTERM"), json.dumps(spec))
+    assert stopped.returncode == -signal.SIGTERM, stopped.stderr
+    said = stopped.stdout + stopped.stderr
+    assert "a charge that was made stays" in said
+    assert "`dpdask resume SPEC.yaml`" in said
+    assert "`dpdask abort SPEC.yaml` gives it up" in said
+    charged = space.spent()
+    assert charged > 0
+    assert not (space.folder / "out.zarr").exists()
+    assert "COMPLETED" in run_flow(server, "privatize", "privatize", spec=spec)
+    assert space.spent() == charged
+    assert space.left_behind() == ["out.zarr"]
+
+
+def test_every_flow_says_how_to_go_on_however_it_was_stopped() -> None:
+    from dpdask.flows.batch import privatize_batch
+    from dpdask.flows.gradients import privatize_gradients
+    from dpdask.flows.privatize import privatize
+    from dpdask.flows.series import privatize_series
+    from dpdask.flows.steps import say_how_to_resume, say_it_goes_on
+
+    own_specs = [privatize_batch, privatize_gradients, privatize_series]
+    for flow, hook in [(privatize, say_how_to_resume), *((flow, say_it_goes_on) for flow in own_specs)]:
+        assert flow.on_failure_hooks == flow.on_crashed_hooks == flow.on_cancellation_hooks == [hook]
+
+
 KILL_WORKER = f"""{KILL_A_WORKER}
 import json, sys
 import dpdask.flows.steps as steps
