@@ -36,6 +36,7 @@ $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 bench: $(VENV)/stamp-bench
 	$(BIN)/python -m tests.bench.bench
 	$(BIN)/python -m tests.bench.release
+	$(BIN)/python -m tests.bench.ledger
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

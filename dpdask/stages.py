@@ -276,6 +276,7 @@ class ReleaseRun:
         plan = self.plan
         record = _check_open(plan, self._ledger)
         card, documents = self._complete(self._card(record) if record.card is None else _noted_card(record.card))
+        self._staging.check_alone(set(documents) | set(self._entries))
         noted = _noted_card(self._ledger.publish(plan.fingerprint, card_text(card)))
         if card_text(noted) != card_text(
             card

@@ -209,7 +209,7 @@ def append(
         "previous": previous,
         "hash": chain_hash(previous, dataset, release or "", kind, body),
     }
-    connection.execute(insert(entries).values(**row))
+    connection.execute(insert(entries), row)
     return LedgerHead(dataset, sequence, row["hash"])
 
 

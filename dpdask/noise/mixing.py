@@ -206,8 +206,8 @@ class LowRankFactor(Factor):
             for first in range(0, size, 4096):
                 block = self.directions[first : first + 4096]
                 gram += block.T @ block
-            found = float(np.linalg.norm(gram))
-            bound = found + 1.01 * gamma(min(size, 4096) + size // 4096 + 2) * rank
+            found = float(np.linalg.norm(gram, 2))
+            bound = float(np.linalg.norm(gram)) + 1.01 * gamma(min(size, 4096) + size // 4096 + 2) * rank
             object.__setattr__(self, "_defects", (self.directions, found, bound))
         _, found, bound = self.__dict__["_defects"]
         return found, bound

@@ -292,6 +292,9 @@ def fit_kronecker(
     alone makes more than a hundredth of mu is refused. ``parted`` is by how much an earlier rounding of the answer moved
     them apart.
     """
+    scales = math.prod(f.smallest for f in noise.factors), math.prod(math.sqrt(f.power_sum(2)) for f in noise.factors)
+    if not (scales[0] > 1e-250 and scales[1] < 1e250):  # bounds on rounding hold where nothing underflows
+        raise OutOfReach(f"noise scales from {scales[0]:.3g} to {scales[1]:.3g} leave the range of doubles; rescale the data")
     mixing = mixing_axes(noise.factors)
     moved = moved_entries(noise.tensor_shape, mixing, record_axis, contributions)
     largest = _largest(low, high)

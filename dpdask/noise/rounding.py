@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dpdask.errors import InvalidNoise
+
 __all__ = [
     "FOLD",
     "UNIT",
@@ -64,6 +66,8 @@ def spectral_norm(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float:
             break
         except np.linalg.LinAlgError:
             margin *= 4
+            if not margin < 1:
+                raise InvalidNoise("the norm of a matrix could not be bounded; give a better conditioned one") from None
     slack = 2 * gamma(size + 2) * size * bound + gamma(size + 2) * float(np.sum(np.diag(gram))) * 1.01
     return math.sqrt(bound + slack) * scale * (1 + 8 * UNIT)
 

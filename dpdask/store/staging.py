@@ -157,6 +157,11 @@ class Staging:
     def _segments(self) -> list[str]:
         return sorted(name for name in self.work.names() if re.fullmatch(r"manifest-[0-9]{6}\.json", name))
 
+    def check_alone(self, keys: set[str]) -> None:
+        """Nothing but the release's own objects is where they are: on an object store others can write there."""
+        if self.data is self.output and {name for name, _, _ in self.data.listing()} - keys:
+            raise StoreError(_FOREIGN)
+
     def make_ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
         """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet.
 

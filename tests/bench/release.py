@@ -158,6 +158,7 @@ def main() -> None:
     quick = "--quick" in sys.argv
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir(parents=True)
+    os.environ["XDG_CONFIG_HOME"] = str((ROOT / "configuration").absolute())
     Ledger(f"sqlite:///{ROOT}/ledger.db").open_dataset("bench", PrivacyBudget(epsilon=1e4, delta=1e-3))
     rows: list[dict[str, Any]] = []
     try:

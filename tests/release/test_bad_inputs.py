@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -66,7 +67,23 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"source": {"url": "nowhere.zarr", "array": "x"}}, "does not exist"),
     ({"source": {"url": "SOURCE", "array": "y"}}, "array 'y'"),
     ({"source": {"url": "SOURCE"}}, "no array at the root"),
-    ({"source": {"url": "ftp://x/y"}}, "ftp:// is no store"),
+    ({"source": {"url": "ftp://x/y"}}, "ftp:// is not a store"),
+    ({"source": {"url": "hdfs://x/y"}}, "hdfs:// is not a store"),
+    ({"output": {"url": "https://example.org/y"}}, "https:// is not a store"),
+    ({"output": {"url": "az://container/y"}}, "object store refuses its URL or options"),
+    ({"output": {"url": "s3://bucket/y", "options": {"regoin": "eu"}}}, "option regoin may be a secret"),
+    ({"output": {"url": "s3://bucket/y", "options": {"regoin": {"env": "HOME"}}}}, "storage option regoin is not one"),
+    ({"output": {"url": "s3://bucket/y", "options": {"region": {"env": "NOT_SET"}}}}, "variable NOT_SET"),
+    ({"output": {"url": "memory://y", "options": {"region": "eu"}}}, "memory:// takes no storage options"),
+    ({"output": {"url": "file://host/y"}}, "on the host 'host'"),
+    ({"output": {"url": "file:///y?part"}}, "holds a ? or #"),
+    ({"output": {"url": "s3://[y"}}, "output.url"),
+    ({"output": {"url": "a\0b"}}, "holds characters"),
+    ({"output": {"url": "/"}}, "root of the filesystem"),
+    ({"output": {"url": "~nobody-knows-this-user/y"}}, "home of a user"),
+    ({"output": {"url": "day-{start}-{stop}.zarr"}}, "holds {start}, {stop}, which only a series"),
+    ({"output": {"url": "{array}.zarr"}}, "holds {array}"),
+    ({"composition": {"sampling_rate": 0.1}}, "of: privacy-units"),
     ({"output": {"url": "SOURCE"}}, "publish somewhere else"),
     ({"output": {"url": "/proc/nothing/here.zarr"}}, "cannot write"),
     ({"output": {"url": "OUT", "array": "../up"}}, "output.array"),
@@ -260,3 +277,99 @@ def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(caplog: pytes
         caplog.clear()
         asyncio.run(read_after_closing(address))
         assert ("CommClosedError" in caplog.text) == shown
+
+
+DUPLICATES = {
+    "top.yaml": ("query: sum\nprivacy: {epsilon: 1, delta: 1.0e-5}\nquery: mean\n", "key 'query' twice, on lines 1 and 3"),
+    "inner.yaml": ("privacy:\n  epsilon: 1\n  delta: 1.0e-5\n  'epsilon': 8\n", "key 'epsilon' twice, on lines 2 and 4"),
+    "flow.yaml": ("privacy: {epsilon: 1, epsilon: 2}\n", "key 'epsilon' twice, on lines 1 and 1"),
+    "listed.yaml": ("query: {edges: [{low: 0,\n low: 1}]}\n", "key 'low' twice, on lines 1 and 2"),
+    "inner.json": ('{"privacy": {"epsilon": 1, "epsilon": 8}}', "key 'epsilon' twice"),
+    "date.yaml": ("budget: {dataset: 2024-13-45}\n", "does not exist"),
+    "digits.yaml": (f"privacy: {{epsilon: {'9' * 5000}}}\n", "does not exist"),
+    "digits.json": (f'{{"privacy": {{"epsilon": {"9" * 5000}}}}}', "does not exist"),
+    "deep.yaml": ("[" * 30_000, "nested too deeply"),
+    "deep.json": ("[" * 300_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("name", DUPLICATES)
+def test_a_spec_in_which_one_value_would_silently_win_is_refused(space: Workspace, name: str) -> None:
+    text, expected = DUPLICATES[name]
+    path = space.folder / f"spec.yaml-{name}"
+    path.write_text(text)
+    for command in ("run", "calibrate"):
+        refused(space, CliRunner().invoke(main, [command, str(path)]), expected)
+
+
+def test_a_key_may_override_one_that_is_merged_in(space: Workspace) -> None:
+    space.source(people(12, 3))
+    path = space.write_spec()
+    text = path.read_text().replace("privacy:\n", "privacy:\n  <<: {epsilon: 7.0}\n")
+    path.write_text(text)
+    result = CliRunner().invoke(main, ["plan", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["guarantee"]["claimed"]["epsilon"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("section", "command"),
+    [("source", "plan"), ("source", "run"), ("output", "plan"), ("output", "run"), ("output", "resume"), ("output", "abort")],
+)
+def test_an_object_store_without_its_extra_says_what_to_install(space: Workspace, section: str, command: str) -> None:
+    """In a process in which obstore cannot be imported: a folder of that name, first on the path, refuses."""
+    space.source(people())
+    (space.folder / "ledger.db-blocked" / "obstore").mkdir(parents=True)
+    (space.folder / "ledger.db-blocked" / "obstore" / "__init__.py").write_text("raise ImportError('no obstore here')\n")
+    path = space.write_spec(**{section: {"url": "s3://bucket/name", **({"array": "x"} if section == "source" else {})}})
+    environment = {**os.environ, "PYTHONPATH": str(space.folder / "ledger.db-blocked")}
+    program = [sys.executable, "-c", "from dpdask.cli import main; main()", command, str(path)]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, cwd=space.folder)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip().splitlines() == [
+        "error: object stores need obstore, which is not installed; pip install 'dpdask[cloud]'"
+    ]
+    assert space.spent() == 0
+    assert space.left_behind() == []
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "registry"])
+@pytest.mark.parametrize("url", ["s3://[y", "hdfs://x", "a\tb", "~nobody-knows-this-user/x", "file://host/x"])
+def test_readers_get_one_line_for_an_address_that_is_none(command: str, url: str) -> None:
+    result = CliRunner().invoke(main, [command, url])
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+SCHEDULES: list[tuple[list[str], str]] = [
+    (["--cron", "abc"], "--cron 'abc' is not a valid cron line"),
+    (["--cron", ""], "not a valid cron line"),
+    (["--cron", "61 * * * *"], "not a valid cron line"),
+    (["--cron", "0 6 * *"], "not a valid cron line"),
+    (["--cron", "0 0 6 * * *"], "give five fields"),
+    (["--cron", "R * * * *"], "not a valid cron line"),
+    (["--every", "0"], "--every 0 is not a number of seconds"),
+    (["--every", "-5"], "--every -5"),
+    (["--every", "nan"], "--every nan"),
+    (["--every", "1e300"], "--every 1e+300"),
+    ([], "one of them"),
+    (["--every", "60", "--cron", "0 6 * * *"], "one of them"),
+    (["--every", "60", "--pace", "1,1e-6,30"], "belong to a series"),
+    (["--every", "60", "--series", "days"], "give --axis"),
+    (["--every", "60", "--series", "days", "--axis", "-1"], "give --axis"),
+    (["--every", "60", "--series", "days", "--axis", "0", "--longest", "0"], "--longest 0"),
+    (["--every", "60", "--series", "days", "--axis", "0", "--pace", "1,2,30"], "delta out of range"),
+    (["--every", "60", "--series", "days", "--axis", "0"], "put {start} and {stop} into it"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), SCHEDULES, ids=[" ".join(options) for options, _ in SCHEDULES])
+def test_a_wrong_schedule_is_refused_before_prefect_starts(space: Workspace, options: list[str], text: str) -> None:
+    path = space.write_spec()
+    refused(space, CliRunner().invoke(main, ["serve", str(path), *options]), text)
+
+
+@pytest.mark.parametrize("options", [[], ["--series", "days", "--axis", "0"]])
+def test_a_placeholder_that_nothing_fills_is_refused_before_prefect_starts(space: Workspace, options: list[str]) -> None:
+    path = space.write_spec(output={"url": "day-{start}-{stop}-{day}.zarr" if options else "day-{start}.zarr"})
+    refused(space, CliRunner().invoke(main, ["serve", str(path), "--every", "60", *options]), "which only a series")

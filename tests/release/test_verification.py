@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from dpdask.errors import StoreError, VerificationFailed
 from dpdask.profiles import GaussianProfile
 from dpdask.published import read_card, verify_release
 from tests.release.conftest import Workspace, people
+from tests.support.forging import rewrite_card
 
 
 def test_metadata_that_contradicts_its_copy_does_not_verify(space: Workspace) -> None:
@@ -25,10 +24,7 @@ def test_metadata_that_contradicts_its_copy_does_not_verify(space: Workspace) ->
 
 
 def edited(space: Workspace, change: Any) -> None:
-    path = Path(space.folder / "out.zarr" / "zarr.json")
-    document = json.loads(path.read_text())
-    change(document["attributes"]["dp"])
-    path.write_text(json.dumps(document))
+    rewrite_card(space.folder / "out.zarr", change)
 
 
 def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Workspace) -> None:

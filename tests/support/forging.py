@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from google_crc32c import value as crc32c
+from pydantic import ValidationError
 
+from dpdask.metadata import ReleaseCard, array_attributes
 from dpdask.store import (
     MANIFEST_ARRAY,
     ROOT,
@@ -38,6 +41,16 @@ def edit_chunk(path: Path, offset: int = 3) -> None:
     content = bytearray(path.read_bytes()[:-4])
     content[offset] ^= 1
     path.write_bytes(bytes(content) + crc32c(bytes(content)).to_bytes(4, "little"))
+
+
+def rewrite_card(group: Path, change: Callable[[Any], Any]) -> None:
+    """Change the card and everything that follows from it without a key: attributes, digests, the manifest and its root."""
+    edit_card(group, change)
+    facts = json.loads((group / ROOT).read_text())["attributes"]["dp"]
+    with contextlib.suppress(ValidationError):
+        card = ReleaseCard.model_validate(facts)
+        edit_json(group / card.released.array / ROOT, lambda document: document.update(attributes=array_attributes(card)))
+    reseal(group)
 
 
 def reseal(group: Path) -> None:

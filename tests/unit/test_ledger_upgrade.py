@@ -202,7 +202,7 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
     address = only_people(tmp_path)
     upgrade_ledger(address)
     book = Ledger(address)
-    assert book.verify() == 20
+    assert book.verify() == 19
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
         raw.row_factory = sqlite3.Row
         drop_triggers(raw)

