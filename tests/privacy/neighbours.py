@@ -180,6 +180,13 @@ def _records(
         with np.errstate(all="ignore"):
             yield "just outside", np.where(mixed, np.nextafter(low, -np.inf), np.nextafter(high, np.inf))
             yield "just inside", np.where(mixed, np.nextafter(low, np.inf), np.nextafter(high, -np.inf))
+    if isinstance(component.query, Histogram):
+        for _ in range(8):
+            record = rng.choice(numbers, size)
+            for column, row in zip(component.query.columns, component.query.edges, strict=True):
+                left = int(rng.integers(len(row) - 1))
+                record[column] = float(rng.choice([row[left], (row[left] + row[left + 1]) / 2, row[left + 1]]))
+            yield f"in a bin, at {record[component.query.columns[0]]:g}", record.reshape(shape)
     while True:
         value = float(rng.choice(numbers))
         kind = int(rng.integers(4))

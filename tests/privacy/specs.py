@@ -218,8 +218,10 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         available = 1 if order == 1 else shape[1 - (axis or 0)]
         columns = [int(c) for c in rng.permutation(available)[: int(rng.integers(1, min(available, 2) + 1))]]
         edges: list[Any] = []
+        if np.dtype(dtype).kind != "f" or np.dtype(dtype).itemsize == 2:
+            scale = _log_uniform(rng, 2, 60)  # bins that the dtype can reach
         for _ in columns:
-            low = float(rng.normal()) * scale
+            low = float(abs(rng.normal()) if np.dtype(dtype).kind == "u" else rng.normal()) * scale
             if rng.random() < 0.3:
                 edges.append({"low": low, "high": low + scale, "bins": int(rng.integers(2, 6))})
             else:
