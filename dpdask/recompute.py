@@ -37,9 +37,9 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     try:
         profile = _check_numbers(card, noise)
         _check_unit(card)
+        _check_enough(card, noise, profile)
         _check_grid(card.noise, card.grid)
         _check_composition(card, profile)
-        _check_enough(card, noise, profile)
     except VerificationFailed:
         raise
     except (DpdaskError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:

@@ -113,7 +113,7 @@ def test_noise_that_is_only_a_digest_does_not_verify(space: Workspace) -> None:
 
 TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a looser bound": (lambda card: card["unit"]["bound"].update(norm=2.0), "smaller than what its bound"),
-    "more records per unit": (lambda card: card["unit"].update(max_contributions=2), "smaller than what its bound|body of"),
+    "more records per unit": (lambda card: card["unit"].update(max_contributions=2), "records per unit contradict"),
     "other neighbours": (lambda card: card["unit"].update(adjacency="add-remove-one"), "other neighbours"),
     "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
     "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
