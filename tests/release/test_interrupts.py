@@ -31,11 +31,12 @@ stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 
 def watch(progress):
     if progress.stage == stage and progress.done >= share * progress.total:
-        print("NOW", flush=True)
         if then == "go on":  # at full speed for a while, so that the signal comes anywhere, then slowly, so that it does come
+            print("NOW", flush=True)
             time.sleep(0.25 if progress.done > 0.6 * progress.total else 0)
             return
         try:
+            print("NOW", flush=True)
             sys.stdin.readline()
         finally:
             if then == "clean up for ever":
@@ -125,7 +126,7 @@ class Begun:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     space = Workspace(tmp_path_factory.mktemp("begun"))
     space.ledger.open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
-    space.source(people(1200, 8), chunks=(4, 8))
+    space.source(people(160, 8), chunks=(4, 8))
     found = Begun(space, {}, {}, 0.0)
     killed_at("key", 0, found.spec())
     charged, kept = space.spent(), state(space)
@@ -219,8 +220,7 @@ def test_a_second_ctrl_c_ends_at_once(begun: Begun) -> None:
     process = started(begun.space.folder, "tiles", 0.5, "clean up for ever", "resume", str(begun.spec()))
     assert process.stdout is not None
     os.kill(process.pid, signal.SIGINT)
-    while process.stdout.readline() != "CLEANING\n":
-        pass
+    assert "CLEANING\n" in iter(process.stdout.readline, "")
     os.kill(process.pid, signal.SIGINT)  # the same press, passed on by a wrapper: it waits for the clean-up
     time.sleep(0.7)
     assert process.poll() is None
