@@ -15,6 +15,8 @@ from dpdask.profiles import profile_from_description
 
 __all__ = ["dataset_state", "release_record", "series_windows"]
 
+_AT_ONCE = 500  # releases in one statement
+
 
 def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
     """A dataset with all its releases."""
@@ -71,15 +73,16 @@ def release_record(connection: Connection, release: str) -> ReleaseRecord | None
 
 def series_windows(connection: Connection, dataset: str, series: str) -> list[SeriesWindow]:
     """The windows of a series that were charged, oldest first; other releases are not read."""
-    # Sorted here: asked for an order, SQLite would walk through the whole dataset.
-    reserved = select(entries).where(entries.c.dataset == dataset, entries.c.series == series)
-    steps = entries.alias()
-    taken = (
-        select(steps.c.sequence, steps.c.release, steps.c.kind)
-        .join(entries, steps.c.release == entries.c.release)
-        .where(entries.c.dataset == dataset, entries.c.series == series, steps.c.kind != "settle")
-    )
-    last = {row.release: row.kind for row in sorted(connection.execute(taken), key=lambda row: int(row.sequence))}
-    oldest_first = sorted(connection.execute(reserved), key=lambda row: int(row.sequence))
+    # Asked for the dataset too, or for an order, SQLite would walk through the whole dataset.
+    named = connection.execute(select(entries).where(entries.c.series == series)).all()
+    oldest_first = sorted((row for row in named if row.dataset == dataset), key=lambda row: int(row.sequence))
+    last: dict[str, str] = {}
+    for start in range(0, len(oldest_first), _AT_ONCE):
+        releases = [row.release for row in oldest_first[start : start + _AT_ONCE]]
+        steps = select(entries.c.sequence, entries.c.release, entries.c.kind).where(
+            entries.c.release.in_(releases), entries.c.kind != "settle"
+        )
+        for row in sorted(connection.execute(steps), key=lambda row: int(row.sequence)):
+            last[row.release] = row.kind
     noted = [(row.release, body_of(row)) for row in oldest_first]
     return [SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release]) for release, facts in noted]

@@ -105,7 +105,7 @@ entries = Table(
     Column("hash", String(64), nullable=False, unique=True),
     UniqueConstraint("release", "kind", "settled"),  # a release takes each step once
     Index("dpdask_entries_kind", "dataset", "kind", "sequence"),
-    Index("dpdask_entries_series", "dataset", "series", "sequence"),
+    Index("dpdask_entries_series", "series"),
     Index("dpdask_entries_clock", "dataset", "clock", "sequence"),
     Index("dpdask_entries_array", "array", "dataset", "record_axis"),
     sqlite_with_rowid=False,  # so that INSERT OR REPLACE finds no hidden key

