@@ -130,7 +130,7 @@ def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:
 
 def _unprotected(plan: ReleasePlan) -> list[str]:
     """What the release shows as it is."""
-    shown = ["the shape, dtype and chunking of the result", "that the release was plan, when, and by which spec"]
+    shown = ["the shape, dtype and chunking of the result", "that the release was made, when, and by which spec"]
     if plan.data.query.body.adjacency == "replace-one" and plan.data.query.name != "declared":
         shown.append("the number of records")
     if plan.spec.publish.attributes or plan.spec.publish.coordinates:

@@ -17,7 +17,7 @@ from dpdask.planning import ReleasePlan, make_plan, spec_digest
 from dpdask.published import check_objects, check_signature, published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
-from dpdask.stages import OnProgress, Receipt, ReleaseRun, burn, conclude
+from dpdask.stages import OTHER_MACHINE, OnProgress, Receipt, ReleaseRun, burn, conclude
 from dpdask.store import Place, Staging, drop_claim, place_at, release_under_way
 
 __all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
@@ -198,7 +198,7 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
             " the release was aborted and its charge stays; start a new one"
         )
     if record is not None and made.fingerprint != record.release:
-        raise ReleaseError("the version of dpdask is not the one the release began with; restore it, or `dpdask abort`")
+        raise ReleaseError(f"the release cannot go on here: {OTHER_MACHINE}")
     return run
 
 

@@ -10,6 +10,7 @@ sealed under the release's key or checked against the ledger, and counts as miss
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -19,34 +20,29 @@ from typing import Any
 import numpy as np
 
 from dpdask import execute
-from dpdask.card_arrays import CardArrays, noise_arrays
-from dpdask.cards import Charge, make_card
+from dpdask.assembly import Assembly
+from dpdask.cards import Charge
 from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.execute import Progress
-from dpdask.ledger import Ledger, LedgerHead, ReleaseRecord
-from dpdask.metadata import Manifest, ReleaseCard, array_attributes, card_text, group_attributes
-from dpdask.planning import ReleasePlan, component_with_directions, spec_digest
-from dpdask.published import card_statement, check_objects, published_card
-from dpdask.signing import KEY_VARIABLE, SigningKey, fingerprint, load_signing_key, sign_statement
+from dpdask.ledger import Ledger, ReleaseRecord
+from dpdask.metadata import ReleaseCard, card_text
+from dpdask.planning import ReleasePlan, component_with_directions, recipe_digest, spec_digest
+from dpdask.published import check_objects, published_card
+from dpdask.signing import load_signing_key
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import (
-    ROOT,
-    Coordinate,
-    LocalPlace,
-    ManifestEntry,
-    Staging,
-    document_entries,
-    manifest_documents,
-    merkle_root,
-    release_documents,
-    with_attributes,
-)
+from dpdask.store import ROOT, Coordinate, LocalPlace, ManifestEntry, Staging
 
-__all__ = ["OnProgress", "Receipt", "ReleaseRun", "burn", "conclude"]
+__all__ = ["OTHER_MACHINE", "OnProgress", "Receipt", "ReleaseRun", "burn", "conclude"]
 
 _SEGMENT_SECONDS = 2.0
 _STAGING = "staging"  # what the seal of staged documents is for
 _DIRECTIONS = "directions"
+_RECIPE = "recipe"
+
+OTHER_MACHINE = (
+    "dpdask, its libraries or the kind of processor are not those it began with, and round differently; restore them, or"
+    " `dpdask abort`"
+)
 
 OnProgress = Callable[[Progress], None]
 
@@ -99,10 +95,7 @@ class ReleaseRun:
         self._data = made.data
         self._directions: execute.Prepared | None = None
         self._prepared = execute.Prepared()
-        self._coordinates: list[Coordinate] = []
-        self._public: dict[str, Any] = {}
-        self._arrays: CardArrays = {}
-        self._signing_key: SigningKey | None = None
+        self._assembly: Assembly | None = None
         self._key: Any = None
         self._entries: dict[str, ManifestEntry] = {}
         self._earlier: set[str] = set()
@@ -128,10 +121,15 @@ class ReleaseRun:
         if made.directions is not None:
             self._directions = execute.prepare(self.cluster, made, made.directions, self.on_progress)
         self._prepared = execute.prepare(self.cluster, made, made.data, self.on_progress)
-        self._coordinates = _coordinates(made)
-        self._public = made.source.attributes(made.spec.publish.attributes)
-        self._signing_key = load_signing_key()
-        self._check_publishable()
+        self._assembly = Assembly(
+            plan=made,
+            name=self.name,
+            data=made.data,
+            coordinates=_coordinates(made),
+            attributes=made.source.attributes(made.spec.publish.attributes),
+            signing_key=load_signing_key(),
+        )
+        self._assembly.check_publishable()
         if self._prepared.clips or self._prepared.answers or not made.source.plain:  # that took its time
             _check_unchanged(made, self._ledger, self._staging)
 
@@ -174,6 +172,7 @@ class ReleaseRun:
         try:
             if self._directions is not None:
                 self._turn(self._directions)
+                self._check_recipe()
             self._write_all()
         except ReleaseError:
             if not self._overtaken():
@@ -188,7 +187,17 @@ class ReleaseRun:
             kept = self._ledger.settle(release, _DIRECTIONS, json.dumps(found))  # another run's may differ in the last bits
         directions = json.loads(kept)
         self._data = component_with_directions(self.plan, directions)
-        self._arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
+        arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
+        self._assembly = dataclasses.replace(self._assembled(), data=self._data, arrays=arrays)
+
+    def _check_recipe(self) -> None:
+        """The noise that directions turned is the one that an earlier run drew: other bits of an inverse are another recipe.
+
+        Two versions of a tile, with the same noise or with other noise, would show more than was charged.
+        """
+        digest = recipe_digest(self.plan.fingerprint, self._data)
+        if self._ledger.settle(self.plan.fingerprint, _RECIPE, digest) != digest:
+            raise ReleaseError(f"the release began elsewhere: {OTHER_MACHINE}")
 
     def _write_all(self) -> None:
         """All tiles into staging; finished ones are recorded every two seconds, if the release was not closed meanwhile."""
@@ -275,13 +284,13 @@ class ReleaseRun:
     def _make_visible(self) -> ReleaseCard:
         plan = self.plan
         record = _check_open(plan, self._ledger)
-        card, documents = self._complete(self._card(record) if record.card is None else _noted_card(record.card))
+        assembly = self._assembled()
+        card = _noted_card(record.card) if record.card is not None else assembly.card(_charge(record, self._ledger))
+        card, documents = assembly.complete(card, self._entries.values())
         self._staging.check_alone(set(documents) | set(self._entries))
         noted = _noted_card(self._ledger.publish(plan.fingerprint, card_text(card)))
-        if card_text(noted) != card_text(
-            card
-        ):  # another run of this release was first; or an earlier one, and this one built it anew
-            card, documents = self._complete(noted)
+        if card_text(noted) != card_text(card):  # another run of this release was first
+            card, documents = assembly.complete(noted, self._entries.values())
         if card_text(noted) != card_text(card):
             raise ReleaseError(
                 "an earlier run staged other bytes, by other versions of a codec; restore them, or `dpdask abort`"
@@ -292,51 +301,10 @@ class ReleaseRun:
             raise StoreError(f"output {plan.spec.output.url!r} appeared meanwhile; move it away and `dpdask resume`")
         return card
 
-    def _card(self, record: ReleaseRecord) -> ReleaseCard:
-        """The card of the charged release, but for its manifest."""
-        charge = Charge(
-            reserved_at=record.reserved_at,
-            total=record.total,
-            cumulative_epsilon=record.cumulative.epsilon(record.total.delta),
-            head=self._ledger.head(record.dataset),
-        )
-        return self._make_card(charge)
-
-    def _make_card(self, charge: Charge) -> ReleaseCard:
-        signed_by = None if self._signing_key is None else fingerprint(self._signing_key.public)
-        return make_card(self.plan, self._data, charge, name=self.name, attributes=self._public, signed_by=signed_by)
-
-    def _check_publishable(self) -> None:
-        """Build all that publication needs, with what is known before the charge: what cannot be built is refused now."""
-        budget, dataset = self.plan.spec.privacy.budget(), self.plan.spec.budget.dataset
-        head = LedgerHead(dataset, 1, "0" * 64)
-        self._complete(self._make_card(Charge(reserved_at="", total=budget, cumulative_epsilon=budget.epsilon, head=head)))
-
-    def _complete(self, card: ReleaseCard) -> tuple[ReleaseCard, dict[str, bytes]]:
-        """The card with its manifest, and every document of the release."""
-        bare = card.model_copy(update={"manifest": None})
-        documents = release_documents(
-            self.plan.layout,
-            group_attributes=group_attributes(bare),
-            array_attributes=array_attributes(bare),
-            coordinates=self._coordinates,
-            card_arrays={**noise_arrays(self._data.fitted.recipe.noise.describe())[1], **self._arrays},
-        )
-        entries = [*self._entries.values(), *document_entries(documents)]
-        complete = bare.model_copy(update={"manifest": Manifest(root=merkle_root(entries), objects=len(entries))})
-        root = with_attributes(documents[ROOT], group_attributes(complete, self._signature(complete)))
-        return complete, {**documents, **manifest_documents(entries), ROOT: root}
-
-    def _signature(self, card: ReleaseCard) -> dict[str, str] | None:
-        """The signature over a complete card, by the key that the card names."""
-        if card.signed_by is None:
-            return None
-        if self._signing_key is None or fingerprint(self._signing_key.public) != card.signed_by:
-            raise ReleaseError(
-                f"the release is to be signed by {card.signed_by}, which is not the configured key; set {KEY_VARIABLE} to that"
-                " key's file and `dpdask resume`"
-            )
-        return sign_statement(self._signing_key, card_statement(card)).to_dict()
+    def _assembled(self) -> Assembly:
+        if self._assembly is None:
+            raise ReleaseError("the release was not prepared; take its steps in order")
+        return self._assembly
 
     def _overtaken(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first: then that is our receipt."""
@@ -387,6 +355,13 @@ def _coordinates(made: ReleasePlan) -> list[Coordinate]:
         values, dimensions, attributes = made.source.coordinate(name)
         found.append((name, values, dimensions, attributes))
     return found
+
+
+def _charge(record: ReleaseRecord, ledger: Ledger) -> Charge:
+    """What the ledger says of a charged release, for its card."""
+    spent = record.cumulative.epsilon(record.total.delta)
+    head = ledger.head(record.dataset)
+    return Charge(reserved_at=record.reserved_at, total=record.total, cumulative_epsilon=spent, head=head)
 
 
 def _noted_card(text: str) -> ReleaseCard:

@@ -15,7 +15,7 @@ from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
 from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import Layout, SourceArray
+from dpdask.store import CARD_ARRAYS, Layout, SourceArray
 
 __all__ = ["check_memory", "check_no_placeholders", "check_output", "check_public", "check_records", "check_room"]
 
@@ -57,6 +57,8 @@ def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None
             " of them, by output.array or publish.dimension_names"
         )
     names = spec.publish.coordinates
+    if CARD_ARRAYS in (layout.name, *names):
+        raise InvalidSpec(f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another output.array or coordinate")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidSpec(f"publish.coordinates: {twice[0]!r} is there twice; name it once")

@@ -8,7 +8,7 @@ import json
 import platform
 from typing import Any
 
-from dpdask.noise import SphericalNoise
+from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
 from dpdask.planning.plan import Component
 from dpdask.spec.release import ReleaseSpec
 from dpdask.store import Layout
@@ -24,6 +24,7 @@ def fingerprint(spec: ReleaseSpec, identity: str, data: Component, directions: C
         "layout": [layout.name, layout.shape, layout.chunks, layout.shards, layout.dtype, layout.codec, layout.dimension_names],
         "grid": data.fitted.recipe.describe() | data.fitted.describe_records(),
         "noise": _digest(data.fitted.recipe.noise.describe()),
+        **_applied(data),
         "directions": None if directions is None else directions.fitted.recipe.describe(),
         "dpdask": importlib.metadata.version("dpdask"),
     }
@@ -40,7 +41,15 @@ def recipe_digest(release: str, component: Component) -> str:
     """
     fitted = component.fitted
     grid = fitted.recipe.describe() | fitted.describe_records()
-    return _digest({"release": release, "noise": _digest(fitted.recipe.noise.describe()), "grid": grid})
+    return _digest({"release": release, "noise": _digest(fitted.recipe.noise.describe()), "grid": grid, **_applied(component)})
+
+
+def _applied(component: Component) -> dict[str, Any]:
+    """The computed inverses of dense factors, whose last bits differ between processors and libraries."""
+    noise = component.fitted.recipe.noise
+    factors = noise.factors if isinstance(noise, KroneckerNoise) else ()
+    dense = [hashlib.sha256(factor.inverse().tobytes()).hexdigest() for factor in factors if isinstance(factor, DenseFactor)]
+    return {"applied": dense} if dense else {}
 
 
 def spec_digest(spec: ReleaseSpec) -> str:

@@ -153,7 +153,7 @@ class LocalPlace(Place):
             os.rename(self.path, gone)
         except OSError:
             gone = self.path
-        if gone.is_dir():
+        if gone.is_dir() and not gone.is_symlink():
             shutil.rmtree(gone, ignore_errors=True)
         else:
             gone.unlink(missing_ok=True)
@@ -242,7 +242,8 @@ class LocalPlace(Place):
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if hasattr(_libc(), "syncfs"):
-                _libc().syncfs(descriptor)
+                if _libc().syncfs(descriptor) != 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
             else:
                 os.sync()
         finally:

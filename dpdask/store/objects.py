@@ -7,11 +7,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from dpdask.errors import StoreError
 from dpdask.store.place import Place, joined
 
 __all__ = ["MemoryPlace", "ObjectPlace", "require_obstore"]
+
+_SCHEMES = {"s3a": "s3", "abfs": "az"}  # other names of the same store
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,8 +30,9 @@ class ObjectPlace(Place):
         return self.__dict__["_opened"]
 
     def address(self) -> str:
-        """The URL."""
-        return self.url
+        """The URL, however its scheme and its characters are spelled."""
+        scheme, _, rest = self.url.partition("://")
+        return f"{_SCHEMES.get(scheme, scheme)}://{unquote(rest)}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "options": self.options}

@@ -32,8 +32,8 @@ SUFFIX = ".dpdask-staging"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _CLAIM = "release.json"
 _FOREIGN = (
-    "the output holds something that is not of this release: something else writes to it, or it was damaged; stop that, `dpdask"
-    " abort`, and publish elsewhere"
+    "the output holds {what!r}, which is not of this release: something else writes to it, or it was damaged; stop that and"
+    " remove it, then `dpdask resume`, or `dpdask abort` and publish elsewhere"
 )
 
 
@@ -82,6 +82,7 @@ class Staging:
 
     def begin(self) -> bool:
         """Claim the output; whether this call did. Another release under way is an error."""
+        self._check_no_links()
         try:
             self.control.make()
             claimed = self.control.create(_CLAIM, self._claim())
@@ -90,9 +91,18 @@ class Staging:
             self.work.make()
         except OSError as error:
             raise StoreError(f"cannot stage beside the output: {error.strerror}; choose another output.url") from None
-        for name in self.control.names() - {_CLAIM, self.name}:  # of releases that were given up
-            self.control.inside(name).delete()
+        for name in self.control.names() - {_CLAIM, self.name}:
+            if _NAME.match(name):  # of releases that were given up; nothing else is ours to remove
+                self.control.inside(name).delete()
         return claimed
+
+    def _check_no_links(self) -> None:
+        """Refuse a staging folder that leads elsewhere: what is written and removed there would be somebody else's."""
+        for place in (self.control, self.work, self.data):
+            if isinstance(place, LocalPlace) and place.path.is_symlink():
+                raise StoreError(
+                    "the staging beside the output is a link to somewhere else; remove it, or choose another output.url"
+                )
 
     def _claim(self) -> bytes:
         return json.dumps({"release": self.name}).encode()
@@ -159,8 +169,9 @@ class Staging:
 
     def check_alone(self, keys: set[str]) -> None:
         """Nothing but the release's own objects is where they are: on an object store others can write there."""
-        if self.data is self.output and {name for name, _, _ in self.data.listing()} - keys:
-            raise StoreError(_FOREIGN)
+        foreign = {name for name, _, _ in self.data.listing()} - keys if self.data is self.output else set()
+        if foreign:
+            raise StoreError(_FOREIGN.format(what=min(foreign)))
 
     def make_ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
         """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees the release yet.
@@ -175,11 +186,12 @@ class Staging:
             elif local:
                 _write(self.data, name, content)
             elif not self.data.create(name, content) and self.data.read(name) != content:
-                raise StoreError(_FOREIGN)
+                raise StoreError(_FOREIGN.format(what=name))
         sizes = {name: size for name, size, _ in self.data.listing()}
         foreign = set(sizes) - keys
-        if (foreign and not local) or any(sizes.get(name) == NOT_A_FILE for name in keys):
-            raise StoreError(_FOREIGN)
+        wrong = {name for name in keys if sizes.get(name) == NOT_A_FILE} | (set() if local else foreign)
+        if wrong:
+            raise StoreError(_FOREIGN.format(what=min(wrong)))
         try:
             self.remove(foreign)
             self.data.flush()
