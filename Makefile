@@ -27,7 +27,8 @@ check: $(VENV)/stamp-test
 	$(BIN)/lint-imports
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/flows
+	$(BIN)/python -m pytest tests/flows  # one Prefect server at a time
 
 $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'

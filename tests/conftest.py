@@ -30,14 +30,6 @@ def ball(radius: float, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> L2Ball:
     return L2Ball(l2=radius, adjacency=adjacency, origin=Origin.DECLARED)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, for what they share; those with a Prefect server all in the same one."""
-    for item in items:
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("flows" if folder == "flows" else f"{folder}/{item.path.name}"))
-
-
 @pytest.fixture
 def vectors() -> dict[str, Any]:
     return VECTORS
