@@ -18,11 +18,12 @@ import yaml
 import zarr
 
 from dpdask import PrivacyBudget
+from dpdask.ledger import Ledger
 from dpdask.published import verify_release
 from tests.flows.conftest import BIN, PrefectServer
 from tests.release.conftest import KILL_A_WORKER, Workspace, people
 from tests.release.test_canary import CANARY, spellings, with_canary
-from tests.release.test_crashes import contents, restore, state
+from tests.support.snapshots import contents, restore, state
 
 pytestmark = pytest.mark.slow
 
@@ -150,10 +151,10 @@ def test_a_killed_worker_mid_flow_gives_identical_bytes(server: PrefectServer, s
     spec = space.spec(compute={"workers": 2, "threads": 1, "task_size": 1}, publish={"codec": "zstd"})
     killed = server.python(KILL.replace('"tiles" and progress.done >= progress.total / 2', '"key"'), json.dumps(spec))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    charged, kept = space.spent(), state(space)
+    charged, kept = space.spent(), state(space.folder)
     assert "COMPLETED" in run_flow(server, "privatize", "privatize", spec={**spec, "compute": {"threads": 2}})
     whole = contents(space.folder / "out.zarr")
-    restore(space, kept)
+    restore(space.folder, kept)
     script = space.folder / "ledger.db-flow.py"
     script.write_text(KILL_WORKER)
     done = subprocess.run(
@@ -201,12 +202,17 @@ def test_two_flows_racing_for_one_budget_one_is_refused_cleanly(server: PrefectS
 def test_no_canary_in_prefects_storage(server: PrefectServer, space: Workspace) -> None:
     """Neither a raw value nor a secret of the environment is in Prefect's database, results or logs."""
     space.source(with_canary(), chunks=(16, 3))
+    wrapped = f"sqlite:///{space.folder}/ledger.db-wrapped"
+    book = Ledger(wrapped, master_key=bytes.fromhex("deadbeef" * 8))
+    book.open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
+    budget = {"ledger": wrapped, "dataset": "people"}
     server.environment["DPDASK_MASTER_KEY"] = "deadbeef" * 8
     server.environment["CANARY_SECRET"] = "canary-secret-of-storage"
     try:
         for query in ("identity", "sum"):
             url = {"url": f"{space.folder}/{query}.zarr"}
-            assert "COMPLETED" in run_flow(server, "privatize", "privatize", spec=space.spec(query=query, output=url))
+            spec = space.spec(query=query, output=url, budget=budget)
+            assert "COMPLETED" in run_flow(server, "privatize", "privatize", spec=spec)
         options = {"endpoint": "http://127.0.0.1:9", "allow_http": True, "secret_access_key": {"env": "CANARY_SECRET"}}
         away = {"url": "s3://bucket/x", "options": {**options, "access_key_id": {"env": "CANARY_SECRET"}}}
         failing = space.spec(source={**away, "array": "x"}, output={"url": f"{space.folder}/never.zarr"})

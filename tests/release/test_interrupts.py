@@ -19,7 +19,8 @@ from dpdask.ledger import Ledger
 from dpdask.published import verify_release
 from dpdask.releasing import abort, resume
 from tests.release.conftest import Workspace, people
-from tests.release.test_crashes import contents, killed_at, restore, state
+from tests.release.test_crashes import killed_at
+from tests.support.snapshots import contents, restore, state
 
 # The command as users start it, but for the progress, which says when a moment has come and then waits for the signal, goes on
 # towards it, or waits again when it comes.
@@ -129,7 +130,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Begun:
     space.source(people(160, 8), chunks=(4, 8))
     found = Begun(space, {}, {}, 0.0)
     killed_at("key", 0, found.spec())
-    charged, kept = space.spent(), state(space)
+    charged, kept = space.spent(), state(space.folder)
     assert charged > 0
     resume(found.spec())
     return Begun(space, kept, contents(space.folder / "out.zarr"), charged)
@@ -137,7 +138,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Begun:
 
 @pytest.fixture
 def begun(finished: Begun) -> Begun:
-    restore(finished.space, finished.kept)
+    restore(finished.space.folder, finished.kept)
     return finished
 
 
