@@ -59,7 +59,9 @@ def render_manifest(entries: Iterable[ManifestEntry]) -> bytes:
 def parse_manifest(content: bytes) -> list[ManifestEntry]:
     """The entries that :func:`render_manifest` wrote."""
     try:
-        lines = [line.split(" ", 2) for line in content.decode().split("\n")[:-1]]
+        *lines, rest = [line.split(" ", 2) for line in content.decode().split("\n")]  # not splitlines, which knows other ends
+        if rest != [""]:
+            raise ValueError
         return [ManifestEntry(key, int(size), digest) for digest, size, key in lines]
     except (ValueError, UnicodeDecodeError):
         raise VerificationFailed("the manifest cannot be read; restore it from a copy") from None

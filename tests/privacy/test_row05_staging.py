@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from google_crc32c import value as crc32c
 
-from dpdask.errors import ClaimDamaged, VerificationFailed
+from dpdask.errors import ClaimDamaged, StoreError, VerificationFailed
 from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import component_with_directions, make_plan, recipe_digest
 from dpdask.published import verify_release
@@ -211,3 +211,39 @@ def test_a_link_planted_in_staging_leads_nowhere(space: Workspace, tmp_path_fact
     assert (precious / "thesis.txt").read_text() == "irreplaceable"
     assert contents(space.folder / "out.zarr") == expected
     assert not (space.folder / "out.zarr" / "evil").is_symlink()
+
+
+def test_a_staging_folder_that_is_a_link_is_refused(space: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a release removes from its staging would be somebody else's."""
+    space.source(people(64, 8), chunks=(4, 8))
+    precious = tmp_path_factory.mktemp("precious")
+    (precious / "thesis.txt").write_text("irreplaceable")
+    (space.folder / STAGING).symlink_to(precious)
+    with pytest.raises(StoreError, match="link to somewhere else"):
+        release(space.spec(**SLOWLY))
+    assert (precious / "thesis.txt").read_text() == "irreplaceable"
+    assert space.spent() == 0
+
+
+def test_only_what_releases_left_is_removed_from_staging(space: Workspace) -> None:
+    space.source(people(64, 8), chunks=(4, 8))
+    (space.folder / STAGING).mkdir()
+    (space.folder / STAGING / "notes.txt").write_text("not a release's")
+    (space.folder / STAGING / ("a" * 32)).mkdir()
+    release(space.spec(**SLOWLY))
+    assert [path.name for path in (space.folder / STAGING).iterdir()] == ["notes.txt"]
+
+
+def test_another_inverse_is_another_recipe(space: Workspace) -> None:
+    """A library or processor that rounds an inverse differently never replays the same integers on its own rounding."""
+    space.source(people(64, 8), chunks=(4, 8))
+    dense = np.eye(8) * 2 + 0.1
+    mechanism = {"name": "imgm", "factors": ["identity", {"dense": dense.tolist()}]}
+    plan = make_plan(parse_release_spec(space.spec(mechanism=mechanism, **SLOWLY)))
+    again = make_plan(parse_release_spec(space.spec(mechanism=mechanism, **SLOWLY)))
+    assert again.fingerprint == plan.fingerprint
+    factor = again.data.fitted.recipe.noise.factors[1]  # type: ignore[attr-defined]
+    other = factor.inverse().copy()
+    other[0, 0] = np.nextafter(other[0, 0], 1)
+    object.__setattr__(factor, "_inverse", other)
+    assert recipe_digest(plan.fingerprint, again.data) != recipe_digest(plan.fingerprint, plan.data)
