@@ -15,6 +15,7 @@ from dpdask.signing.files import (
     read_public_key,
     read_signing_key,
 )
+from dpdask.signing.heads import check_head, sign_head
 from dpdask.signing.keys import PublicKey, SigningKey, check, fingerprint, sign
 from dpdask.signing.releases import SIGNATURE_ATTRIBUTE, check_release_signature, release_signature, sign_release
 from dpdask.signing.statements import (
@@ -35,6 +36,7 @@ __all__ = [
     "SignatureFacts",
     "SigningKey",
     "check",
+    "check_head",
     "check_release_signature",
     "check_statement",
     "configured_key_path",
@@ -49,6 +51,7 @@ __all__ = [
     "release_signature",
     "release_statement",
     "sign",
+    "sign_head",
     "sign_release",
     "sign_statement",
 ]
