@@ -8,7 +8,21 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["signals_deferred"]
+__all__ = ["children_without_ctrl_c", "signals_deferred"]
+
+
+@contextlib.contextmanager
+def children_without_ctrl_c() -> Iterator[None]:
+    """Start processes and threads that never see Ctrl-C.
+
+    A terminal sends it to all processes of a command, and each would print about it. The one that was started by the user gets
+    it, and ends the others.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what starts now inherits it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

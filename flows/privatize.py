@@ -6,9 +6,11 @@ from typing import Any
 
 from dpdask.flows.steps import carry_out, say_how_to_resume, watchers
 from prefect import flow
+from prefect.client.orchestration import get_client
 
 from dpdask.errors import ReleaseError
 from dpdask.execute import Progress
+from dpdask.signals import children_without_ctrl_c
 from dpdask.spec import ReleaseSpec, load_release_spec
 
 __all__ = ["privatize", "run_watched"]
@@ -32,6 +34,8 @@ def run_watched(spec_path: str | Path, watch: Callable[[Progress], None] | None)
     if watch is not None:
         watchers.append(watch)
     try:
+        with children_without_ctrl_c(), get_client(sync_client=True):
+            pass  # starts the embedded server, where none is configured
         state: Any = privatize(spec, return_state=True)  # Prefect makes it a ReleaseSpec
     finally:
         watchers.clear()

@@ -114,14 +114,12 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
 def _signed(head: LedgerHead) -> dict[str, Any]:
     """A head, when it was looked up, and the curator's signature over both."""
     from dpdask.errors import InvalidKey
-    from dpdask.signing import head_statement, load_signing_key, sign_statement
+    from dpdask.signing import load_signing_key, sign_head
 
     key = load_signing_key()
     if key is None:
         raise InvalidKey("no signing key is configured; make one by `dpdask key create`, or set DPDASK_SIGNING_KEY")
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    signature = sign_statement(key, head_statement(head.dataset, head.sequence, head.hash, at))
-    return {**head.describe(), "at": at, "signature": signature.to_dict()}
+    return sign_head(key, head, at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 @ledger.command("upgrade")

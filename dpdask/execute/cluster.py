@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import ipaddress
 import logging
-import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dpdask.errors import ClusterError
 from dpdask.execute import tasks
-from dpdask.signals import signals_deferred
+from dpdask.signals import children_without_ctrl_c, signals_deferred
 from dpdask.spec.release import ComputeSection
 
 __all__ = ["connect", "version"]
@@ -101,18 +100,12 @@ def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
 
 @contextlib.contextmanager
 def _starting(*, processes: bool) -> Iterator[None]:
-    """Let signals wait while a cluster starts, so that none is left half made, and keep Ctrl-C from its processes.
-
-    A terminal sends it to all processes of a command; workers would print about it. The driver gets it, and closes them.
-    """
+    """Let signals wait while a cluster starts, so that none is left half made, and keep Ctrl-C from its processes."""
     with signals_deferred():
         if processes:
             resource_tracker.ensure_running()  # whoever starts it unblocks signals afterwards
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what starts now inherits it
-        try:
+        with children_without_ctrl_c():
             yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _not_a_farewell(record: logging.LogRecord) -> bool:

@@ -15,6 +15,7 @@ from dpdask.signing.files import (
     read_public_key,
     read_signing_key,
 )
+from dpdask.signing.heads import check_head, sign_head
 from dpdask.signing.keys import PublicKey, SigningKey, check, fingerprint, sign
 from dpdask.signing.statements import (
     Head,
@@ -33,6 +34,7 @@ __all__ = [
     "SignatureFacts",
     "SigningKey",
     "check",
+    "check_head",
     "check_statement",
     "configured_key_path",
     "create_key",
@@ -45,5 +47,6 @@ __all__ = [
     "read_signing_key",
     "release_statement",
     "sign",
+    "sign_head",
     "sign_statement",
 ]

@@ -122,6 +122,33 @@ def test_a_terminated_flow_says_how_to_go_on_and_is_resumed(server: PrefectServe
     assert space.left_behind() == ["out.zarr"]
 
 
+def test_ctrl_c_during_the_demo_as_a_flow_is_one_line(tmp_path: Path) -> None:
+    """The embedded server is a process of the same terminal: it does not hear of Ctrl-C, prints nothing, and ends."""
+    kept = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    environment = {**kept, "PREFECT_HOME": str(tmp_path / "prefect"), "DPDASK_NO_PROGRESS": "1"}
+    process = subprocess.Popen(
+        [str(BIN / "dpdask"), "demo", "--flow", "--folder", "demo"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    staging = tmp_path / "demo" / "released.zarr.dpdask-staging"
+    while not staging.exists():  # made just before the charge
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("interrupted: ")
+    time.sleep(1)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # the server, too, is gone
+
+
 def test_every_flow_says_how_to_go_on_however_it_was_stopped() -> None:
     from dpdask.flows.batch import privatize_batch
     from dpdask.flows.gradients import privatize_gradients

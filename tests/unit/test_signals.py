@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpdask.signals import signals_deferred
+from dpdask.signals import children_without_ctrl_c, signals_deferred
 
 
 class Stop(Exception):
@@ -95,6 +95,14 @@ def test_other_threads_do_not_touch_handlers(signum: signal.Signals) -> None:
 def test_a_signal_without_a_handler_keeps_its_effect() -> None:
     code = "import os, signal; from dpdask.signals import *\nwith signals_deferred(): os.kill(os.getpid(), signal.SIGTERM)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGTERM
+
+
+def test_processes_may_be_started_without_ctrl_c() -> None:
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with children_without_ctrl_c():
+        inside = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    outside = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert (inside, outside) == ("True\n", "False\n")
 
 
 LEDGER_UNDER_FIRE = """

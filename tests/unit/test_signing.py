@@ -28,6 +28,7 @@ from dpdask.signing import (
     SignatureFacts,
     SigningKey,
     check,
+    check_head,
     check_statement,
     create_key,
     fingerprint,
@@ -38,6 +39,7 @@ from dpdask.signing import (
     read_signing_key,
     release_statement,
     sign,
+    sign_head,
     sign_statement,
 )
 
@@ -314,6 +316,29 @@ def test_a_signed_head_is_not_a_signed_release() -> None:
         "ledger": {"dataset": "people", "sequence": 7, "hash": LINK},
         "at": "2026-01-01T00:00:00+00:00",
     }
+
+
+def test_a_signed_head_survives_json_and_finds_every_change() -> None:
+    key = known_key()
+    document = json.loads(json.dumps(sign_head(key, At(), at="2026-01-01T00:00:00+00:00")))
+    assert check_head(document, key.public).fingerprint == fingerprint(key.public)
+    changes: list[dict[str, Any]] = [
+        {"dataset": "others"},
+        {"sequence": 6},
+        {"sequence": True},
+        {"hash": ROOT},
+        {"hash": 5},
+        {"at": "2025-01-01T00:00:00+00:00"},
+        {"signature": {}},
+        {"more": 1},
+    ]
+    for change in changes:
+        with pytest.raises(VerificationFailed):
+            check_head({**document, **change}, key.public)
+    with pytest.raises(VerificationFailed, match="not by the trusted"):
+        check_head(document, known_key(1).public)
+    with pytest.raises(VerificationFailed):
+        check_head([], key.public)
 
 
 @pytest.mark.parametrize(
