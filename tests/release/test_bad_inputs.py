@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -363,12 +364,20 @@ SCHEDULES: list[tuple[list[str], str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def prefect_is_loaded() -> None:
+    """Prefect keeps the standard output that it finds when it is loaded: not the runner's, which is closed afterwards."""
+    importlib.import_module("dpdask.flows.serve")
+
+
+@pytest.mark.usefixtures("prefect_is_loaded")
 @pytest.mark.parametrize(("options", "text"), SCHEDULES, ids=[" ".join(options) for options, _ in SCHEDULES])
 def test_a_wrong_schedule_is_refused_before_prefect_starts(space: Workspace, options: list[str], text: str) -> None:
     path = space.write_spec()
     refused(space, CliRunner().invoke(main, ["serve", str(path), *options]), text)
 
 
+@pytest.mark.usefixtures("prefect_is_loaded")
 @pytest.mark.parametrize("options", [[], ["--series", "days", "--axis", "0"]])
 def test_a_placeholder_that_nothing_fills_is_refused_before_prefect_starts(space: Workspace, options: list[str]) -> None:
     path = space.write_spec(output={"url": "day-{start}-{stop}-{day}.zarr" if options else "day-{start}.zarr"})

@@ -15,7 +15,7 @@ from scipy import stats
 from dpdask.noise import KroneckerNoise, SphericalNoise
 from dpdask.noise.radii import chunk_radii
 from dpdask.noise.stream import ReleaseKey
-from dpdask.planning import ReleasePlan, make_plan
+from dpdask.planning import ReleasePlan, make_plan, recipe_digest
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import KEY, Workspace, staged_bytes
 
@@ -137,8 +137,8 @@ def test_rank_one_noise_has_one_direction_shared_by_all_tiles(space: Workspace) 
     sizes = plan.data.tiling.sizes()
     squares = []
     for release in range(400):
-        fingerprint = release.to_bytes(32, "big")
-        radii = chunk_radii(key, fingerprint=fingerprint, component="data", law=law.law, chunk_sizes=sizes)
+        drawn_for = bytes.fromhex(recipe_digest(release.to_bytes(32, "big").hex(), plan.data))
+        radii = chunk_radii(key, fingerprint=drawn_for, component="data", law=law.law, chunk_sizes=sizes)
         squares.append(float(radii @ radii) / law.law.scale**2)
     for release in (3, 141, 250):  # the pipeline's own noise has the radius that was drawn, over all tiles together
         noise = noise_of(plan, release.to_bytes(32, "big").hex())
