@@ -30,6 +30,7 @@ __all__ = ["Staging", "drop_claim", "open_group", "release_under_way"]
 
 SUFFIX = ".dpdask-staging"
 _NAME = re.compile(r"[0-9a-f]{32}")
+_OURS = re.compile(r"[0-9a-f]{32}(\..*)?|[0-9a-f]{24}\.part")  # of a release, also half removed; a file half written
 _CLAIM = "release.json"
 _FOREIGN = (
     "the output holds {what!r}, which is not of this release: something else writes to it, or it was damaged; stop that and"
@@ -92,7 +93,7 @@ class Staging:
         except OSError as error:
             raise StoreError(f"cannot stage beside the output: {error.strerror}; choose another output.url") from None
         for name in self.control.names() - {_CLAIM, self.name}:
-            if _NAME.match(name):  # of releases that were given up; nothing else is ours to remove
+            if _OURS.fullmatch(name):  # of releases that were given up; nothing else is ours to remove
                 self.control.inside(name).delete()
         return claimed
 

@@ -123,7 +123,7 @@ def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) ->
     from dpdask.store import Staging
 
     plan = make_plan(load_release_spec(spec))
-    assert Staging.of(plan.output, "0123").begin()
+    assert Staging.of(plan.output, "0123" * 8).begin()
     with pytest.raises(ReleaseError, match="unfinished"):
         space.release()
     assert space.spent() == 0

@@ -26,7 +26,7 @@ from dpdask.signing import (
     read_public_key,
 )
 from tests.release.conftest import Workspace, people
-from tests.support.forging import edit_card, reseal
+from tests.support.forging import edit_card, edit_json, reseal
 
 
 @pytest.fixture
@@ -65,10 +65,7 @@ def fails(url: str, trust: Path) -> str:
 
 
 def edited(url: str, change: Any) -> None:
-    path = Path(url) / "zarr.json"
-    document = json.loads(path.read_text())
-    change(document["attributes"])
-    path.write_text(json.dumps(document))
+    edit_json(Path(url) / "zarr.json", lambda document: change(document["attributes"]))
 
 
 def test_a_signed_release_is_verified_without_its_ledger(space: Workspace, curator: Path) -> None:
