@@ -1,0 +1,147 @@
+"""Released bytes for a fixed key, spec and fingerprint: no change of the code may change one of them by accident.
+
+Two digests per case. ``values`` is drawn for a fixed binding, so it pins clipping, sums, grids, sampler and layout alone.
+``bound`` is drawn for the digest of the recipe, so it also pins the names that go into it.
+To write the file anew after a deliberate change: ``python -m tests.release.test_golden_bytes``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdask.execute import driver
+from dpdask.planning import make_plan
+from dpdask.spec import parse_release_spec
+from tests.release.conftest import Workspace, staged_bytes
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "bytes.json"
+
+CLIP = {"record_axis": 0, "l2_clip_norm": 1.0}
+ANY = {"accept_uncertified": True}
+
+CASES: dict[str, dict[str, Any]] = {
+    "identity-clip": {},
+    "identity-clip-coarse": {"noise": {"steps_per_sigma": 1024}},
+    "identity-clip-other-axis": {"unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
+    "identity-range": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
+    "identity-range-int32": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}, "noise": {"output_dtype": "int32"}},
+    "identity-range-float32": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}, "noise": {"output_dtype": "float32"}},
+    "identity-ranges": {"unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}},
+    "identity-whole-box": {"unit": {"ranges": [-0.3, 0.4]}},
+    "identity-sharded": {"publish": {"chunks": [7, 3], "shards": [14, 6]}},
+    "identity-directional": {
+        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
+        "mechanism": {"name": "directional"},
+    },
+    "identity-mgm": {"mechanism": {"name": "mgm", "weights": [None, [1, 2, 3, 4, 5, 6, 7, 8]]}},
+    "identity-udn": {"mechanism": {"name": "udn", "axis": 1, "weights": [1, 2, 3, 4, 5, 6, 7, 8]}},
+    "identity-udn-directions": {
+        "mechanism": {
+            "name": "udn",
+            "axis": 1,
+            "weights": [1, 2, 3, 4, 5, 6, 7, 8],
+            "directions": [[float(i == (j + 3) % 8) for j in range(8)] for i in range(8)],
+        },
+    },
+    "identity-dense": {
+        "mechanism": {
+            "name": "imgm",
+            "factors": ["identity", {"dense": [[2.0 * (i == j) + 0.1 * (i > j) for j in range(8)] for i in range(8)]}],
+        },
+    },
+    "identity-rank-one": {"mechanism": "rank-one", **ANY},
+    "identity-k-norm": {"unit": {"ranges": [-0.3, 0.4]}, "mechanism": "k-norm", **ANY},
+    "sum-clip": {"query": "sum"},
+    "sum-clip-other-axis": {"query": "sum", "unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
+    "sum-add-remove": {"query": "sum", "unit": {**CLIP, "adjacency": "add-remove-one"}},
+    "sum-ranges": {"query": "sum", "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}},
+    "mean-range": {"query": "mean", "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
+    "mean-kronecker": {"query": "mean", "mechanism": {"name": "udn", "weights": [1, 2, 3, 4, 5, 6, 7, 8]}},
+    "mean-rank-one": {"query": "mean", "mechanism": "rank-one", **ANY},
+    "covariance": {"query": "covariance"},
+    "covariance-tiles": {"query": "covariance", "publish": {"chunks": [3, 3]}},
+    "histogram": {"unit": {"record_axis": 0}, "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]}},
+    "histogram-2d": {
+        "unit": {"record_axis": 0, "max_contributions": 2},
+        "query": {"name": "histogram", "edges": [[-0.5, 0, 0.5], {"low": -1, "high": 1, "bins": 5}], "columns": [2, 5]},
+    },
+    "histogram-kronecker": {
+        "unit": {"record_axis": 0},
+        "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
+        "mechanism": {"name": "udn", "weights": [1, 2, 3]},
+    },
+    "precomputed": {"unit": {}, "query": {"name": "declared", "l2_sensitivity": 0.5}},
+    "precomputed-kronecker": {
+        "unit": {},
+        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "mechanism": {"name": "udn", "axis": 1, "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
+    },
+    "precomputed-rank-one": {
+        "unit": {},
+        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "mechanism": "rank-one",
+        **ANY,
+    },
+    "precomputed-steps": {
+        "unit": {},
+        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "composition": {"steps": 60, "steps_are_independent": True},
+    },
+}
+
+
+def digests(space: Workspace, case: str) -> dict[str, str]:
+    """The digests of all staged chunks of a case, in the order of their keys."""
+    spec = space.spec(**{"publish": {"chunks": None}, **CASES[case]})
+    plan = make_plan(parse_release_spec(spec))
+    bound = staged_bytes(plan)
+    drawn = driver.recipe_digest
+    driver.recipe_digest = lambda _fingerprint, _component: "cd" * 32
+    try:
+        values = staged_bytes(plan)
+    finally:
+        driver.recipe_digest = drawn
+    return {"values": _digest(values), "bound": _digest(bound)}
+
+
+def _digest(staged: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(staged):
+        digest.update(f"{name} {len(staged[name])}\n".encode() + staged[name])
+    return digest.hexdigest()
+
+
+def _source(space: Workspace) -> None:
+    space.source(np.random.default_rng(7).standard_normal((60, 8)) * 0.3, chunks=(13, 3))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_released_bytes_are_those_of_the_golden_file(space: Workspace, case: str) -> None:
+    _source(space)
+    assert digests(space, case) == json.loads(GOLDEN.read_text())[case]
+
+
+def test_another_clip_norm_gives_other_bytes(space: Workspace) -> None:
+    _source(space)
+    changed = make_plan(parse_release_spec(space.spec(unit={**CLIP, "l2_clip_norm": 1.0000001})))
+    assert _digest(staged_bytes(changed)) != json.loads(GOLDEN.read_text())["identity-clip"]["bound"]
+
+
+def write_golden() -> None:
+    """Write the golden file anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        space = Workspace(Path(folder))
+        _source(space)
+        found = {case: digests(space, case) for case in CASES}
+    GOLDEN.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    write_golden()
