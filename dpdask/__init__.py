@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import TYPE_CHECKING
 
+from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.errors import DpdaskError
-from dpdask.mechanisms import Calibrated, Steps, calibrate
+from dpdask.mechanisms import Calibrated, Steps
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
-from dpdask.profiles import GaussianProfile, SphericalProfile
 from dpdask.sensitivity import L2Ball, Origin
 
 if TYPE_CHECKING:
-    from dpdask.published import open_release
-    from dpdask.releasing import plan, release
+    from importlib.metadata import version
+
+    from dpdask.planning.build_mechanism import calibrate
+    from dpdask.releases.api import plan, release
+    from dpdask.releases.verify import open_release
     from dpdask.spec import ReleaseSpec
+
+    __version__ = version("dpdask")
 
 __all__ = [
     "Adjacency",
@@ -27,22 +33,33 @@ __all__ = [
     "ReleaseSpec",
     "SphericalProfile",
     "Steps",
+    "__version__",
     "calibrate",
     "open_release",
     "plan",
     "release",
 ]
 
+_LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client with them
+    "ReleaseSpec": "dpdask.spec",
+    "calibrate": "dpdask.planning.build_mechanism",
+    "open_release": "dpdask.releases.verify",
+    "plan": "dpdask.releases.api",
+    "release": "dpdask.releases.api",
+}
 
-def __getattr__(name: str) -> Any:
-    """The release's names, loaded when first used: they bring a database and a cluster client with them."""
-    homes = {"open_release": "published", "plan": "releasing", "release": "releasing"}
-    if name in homes:
-        import importlib
 
-        return getattr(importlib.import_module(f"dpdask.{homes[name]}"), name)
-    if name == "ReleaseSpec":
-        from dpdask.spec import ReleaseSpec
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return ReleaseSpec
+        return version("dpdask")
+    if name in _LOADED_WHEN_USED:
+        return getattr(importlib.import_module(_LOADED_WHEN_USED[name]), name)
     raise AttributeError(f"module 'dpdask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

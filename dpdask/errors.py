@@ -15,8 +15,10 @@
     ├── ReleaseError          a release cannot go on
     │   ├── StoreError            a source or an output cannot be opened, read or written
     │   │   └── ClaimDamaged          nobody can tell which release is under way to an output
-    │   ├── ClusterError          the Dask cluster cannot be reached, is not trusted or lost its workers
-    │   ├── SourceChanged         the source is not the one that was planned for; the release was burned
+    │   ├── ClusterError          the Dask cluster cannot be reached, is not trusted or lost its
+    workers
+    │   ├── SourceChanged         the source is not the one that was planned for; the release was
+    burned
     │   └── VerificationFailed    a published or staged array is not what its record says
     └── OutOfReach            (also an ArithmeticError) no floating-point number holds the answer
 
@@ -62,7 +64,9 @@ class InvalidBudget(InvalidInput):
 
 
 class InvalidSensitivity(InvalidInput):
-    """A sensitivity that is not one: not positive, measured on data, or undefined under its adjacency."""
+    """A sensitivity that is not one: not positive, measured on data, or undefined under its
+    adjacency.
+    """
 
 
 class InvalidMechanism(InvalidInput):
@@ -94,11 +98,15 @@ class LedgerCorrupt(LedgerError):
 
 
 class MasterKeyError(LedgerError):
-    """The master key that wraps release keys is missing, not kept safe, or not the one of this ledger."""
+    """The master key that wraps release keys is missing, not kept safe, or not the one of this
+    ledger.
+    """
 
 
 class BareKeysWarning(UserWarning):
-    """A ledger keeps release keys as they are: whoever reads the database can take the noise of open releases away."""
+    """A ledger keeps release keys as they are: whoever reads the database can take the noise of
+    open releases away.
+    """
 
 
 class ReleaseError(DpdaskError):
@@ -118,7 +126,9 @@ class ClusterError(ReleaseError):
 
 
 class SourceChanged(ReleaseError):
-    """The source is not the one the release was planned for: the same noise on other data reveals the difference."""
+    """The source is not the one the release was planned for: the same noise on other data reveals
+    the difference.
+    """
 
 
 class VerificationFailed(ReleaseError):

@@ -1,8 +1,9 @@
 """Privacy values: what is promised, between which neighbours, and what is verified.
 
-A mechanism has two numbers that are never confused. *Claimed* is the budget its theorem promises. *Verified*
-is the exact privacy profile of the noise that is really added. It is *certified* when the second is at least
-as strong as the first, and when the noise is drawn so exactly that the profile is proved to be its own.
+A mechanism has two numbers that are never confused. *Claimed* is the budget its theorem promises.
+*Verified* is the exact privacy profile of the noise that is really added. It is *certified* when
+the second is at least as strong as the first, and when the noise is drawn so exactly that the
+profile is proved to be its own.
 """
 
 from __future__ import annotations
@@ -35,17 +36,27 @@ class PrivacyBudget:
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise InvalidBudget(f"{name}={value!r} is not a number; give {name} as a plain number")
+                raise InvalidBudget(
+                    f"{name}={value!r} is not a number; give {name} as a plain number"
+                )
             object.__setattr__(self, name, float(value))
         if self.epsilon > 1e6 and math.isfinite(self.epsilon):
-            raise InvalidBudget(f"epsilon={self.epsilon:g} protects nobody; choose an epsilon of at most 1e6")
+            raise InvalidBudget(
+                f"epsilon={self.epsilon:g} protects nobody; choose an epsilon of at most 1e6"
+            )
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InvalidBudget(f"epsilon={self.epsilon:g} bounds no privacy loss; choose a finite epsilon > 0")
+            raise InvalidBudget(
+                f"epsilon={self.epsilon:g} bounds no privacy loss; choose a finite epsilon > 0"
+            )
         if not 0 < self.delta < 1:
-            raise InvalidBudget(f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1 (k-norm spends none of it)")
+            raise InvalidBudget(
+                f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1 (k-norm"
+                " spends none of it)"
+            )
         if self.epsilon < 1e-12 or self.delta < 1e-300:
             raise InvalidBudget(
-                f"epsilon={self.epsilon:g}, delta={self.delta:g} is out of range; choose epsilon >= 1e-12, delta >= 1e-300"
+                f"epsilon={self.epsilon:g}, delta={self.delta:g} is out of range; choose epsilon"
+                " >= 1e-12, delta >= 1e-300"
             )
 
 
@@ -67,8 +78,8 @@ class PrivacyProfile(Protocol):
 class Guarantee:
     """What a theorem claims and what the added noise verifiably gives.
 
-    ``doubt`` says why the noise that is drawn may be less private than its profile, where that is not proved; such noise is
-    never certified.
+    ``doubt`` says why the noise that is drawn may be less private than its profile, where that is
+    not proved; such noise is never certified.
     """
 
     claimed: PrivacyBudget
@@ -78,21 +89,32 @@ class Guarantee:
 
     @property
     def certified(self) -> bool:
-        """Whether the verified profile is at least as strong as the claimed budget, and that of the noise that is drawn."""
-        return self.doubt is None and self.verified.delta(self.claimed.epsilon) <= self.claimed.delta
+        """Whether the verified profile is at least as strong as the claimed budget, and that of the
+        noise that is drawn.
+        """
+        return (
+            self.doubt is None and self.verified.delta(self.claimed.epsilon) <= self.claimed.delta
+        )
 
     @property
     def reason(self) -> str:
         """One line saying why the guarantee is, or is not, certified."""
         found = self.verified.delta(self.claimed.epsilon)
         relation = "at most" if found <= self.claimed.delta else "above"
-        profile = f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the claimed {self.claimed.delta:.6g}"
+        profile = (
+            f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the"
+            f" claimed {self.claimed.delta:.6g}"
+        )
         return profile if self.doubt is None else f"{self.doubt} ({profile} in exact arithmetic)"
 
     def describe(self) -> dict[str, Any]:
         """The guarantee as JSON-ready facts."""
         return {
-            "claimed": {"epsilon": self.claimed.epsilon, "delta": self.claimed.delta, "theorem": self.theorem},
+            "claimed": {
+                "epsilon": self.claimed.epsilon,
+                "delta": self.claimed.delta,
+                "theorem": self.theorem,
+            },
             "verified": {
                 **self.verified.describe(),
                 "epsilon_at_delta": self.verified.epsilon(self.claimed.delta),

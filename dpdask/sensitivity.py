@@ -1,15 +1,21 @@
-"""Sensitivity bodies: the set of differences that one privacy unit can make, with its adjacency and origin.
+"""Sensitivity bodies: the set of differences that one privacy unit can make, with its adjacency and
+origin.
 
-Sensitivity and adjacency are one value, so that no accountant can pair a radius with the wrong neighbours. A body
-answers one question: how far it reaches after whitening, ``sup ||W D||`` for Kronecker noise with factors U_k,
-W = the Kronecker product of their inverses.
+Sensitivity and adjacency are one value, so that no accountant can pair a radius with the wrong
+neighbours. A body answers one question: how far it reaches after whitening, ``sup ||W D||`` for
+Kronecker noise with factors U_k, W = the Kronecker product of their inverses.
 
-| body        | meaning                                                   | sup                                              |
+| body        | meaning                                                   | sup
+|
 |-------------|-----------------------------------------------------------|--------------------------------------------------|
-| L2Ball      | any difference with norm at most the radius               | radius * product of 1/sigma_min(U_k)             |
-| RecordBall  | one slice along the record axis changes, norm <= radius   | ... with max_j ||U_record^-1 e_j|| on that axis  |
-| RecordBox   | one record changes, feature i by at most widths[i]        | diagonal factors only                            |
-| Box         | every entry may change by at most its width               | diagonal factors only                            |
+| L2Ball      | any difference with norm at most the radius               | radius * product of
+1/sigma_min(U_k)             |
+| RecordBall  | one slice along the record axis changes, norm <= radius   | ... with max_j
+||U_record^-1 e_j|| on that axis  |
+| RecordBox   | one record changes, feature i by at most widths[i]        | diagonal factors only
+|
+| Box         | every entry may change by at most its width               | diagonal factors only
+|
 """
 
 from __future__ import annotations
@@ -27,11 +33,22 @@ import numpy as np
 from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
 
-__all__ = ["Body", "Box", "L2Ball", "Origin", "RecordBall", "RecordBox", "Whitening", "body_from_description"]
+__all__ = [
+    "Body",
+    "Box",
+    "L2Ball",
+    "Origin",
+    "RecordBall",
+    "RecordBox",
+    "Whitening",
+    "body_from_description",
+]
 
 
 class Origin(enum.StrEnum):
-    """Where a bound comes from. A bound measured on the data is not a sensitivity and has no name here."""
+    """Where a bound comes from. A bound measured on the data is not a sensitivity and has no name
+    here.
+    """
 
     CLIPPED = "clipped"
     PUBLIC_RANGE = "public-range"
@@ -60,14 +77,21 @@ _ROUND_UP = 1 + 1e-14
 
 
 def _positive(name: str, value: float) -> float:
-    if not (isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-100 <= value <= 1e100):
-        raise InvalidSensitivity(f"{name}={value!r} is no sensitivity; give a finite number > 0 (1e-100 to 1e100)")
+    if not (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-100 <= value <= 1e100
+    ):
+        raise InvalidSensitivity(
+            f"{name}={value!r} is no sensitivity; give a finite number > 0 (1e-100 to 1e100)"
+        )
     return float(value)
 
 
 def _axis(name: str, axis: int, shape: Sequence[int]) -> int:
     if not -len(shape) <= axis < len(shape):
-        raise InvalidSensitivity(f"{name}={axis} is not an axis of shape {tuple(shape)}; choose one from 0 to {len(shape) - 1}")
+        raise InvalidSensitivity(
+            f"{name}={axis} is not an axis of shape {tuple(shape)}; choose one from 0 to"
+            f" {len(shape) - 1}"
+        )
     return axis % len(shape)
 
 
@@ -90,10 +114,17 @@ class Body(abc.ABC):
     def describe(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": ...}``, enough to build the same body again."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+        plain = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in given.items()
+        }
         return {
             "name": type(self).__name__,
-            "configuration": {**plain, "adjacency": str(self.adjacency), "origin": str(self.origin)},
+            "configuration": {
+                **plain,
+                "adjacency": str(self.adjacency),
+                "origin": str(self.origin),
+            },
         }
 
 
@@ -132,7 +163,7 @@ class RecordBall(Body):
         return self.l2
 
     def whitened(self, factors: Sequence[Whitening]) -> float:
-        """l2 * max_j ||U_record^-1 e_j|| / product of the other factors' smallest singular values."""
+        """l2 * max_j ||U_record^-1 e_j|| / product of the other factors' least singular values."""
         record = _axis("record_axis", self.record_axis, [factor.size for factor in factors])
         reach = self.l2
         for axis, factor in enumerate(factors):
@@ -140,12 +171,15 @@ class RecordBall(Body):
         return reach * _ROUND_UP
 
 
-def _squared_widths(widths: tuple[float, ...], size: int) -> np.ndarray[Any, np.dtype[np.float64]] | float:
+def _squared_widths(
+    widths: tuple[float, ...], size: int
+) -> np.ndarray[Any, np.dtype[np.float64]] | float:
     if len(widths) == 1:
         return widths[0] ** 2
     if len(widths) != size:
         raise InvalidSensitivity(
-            f"{len(widths)} ranges do not fit an axis of length {size}; give one range for all or {size} of them"
+            f"{len(widths)} ranges do not fit an axis of length {size}; give one range for all"
+            f" or {size} of them"
         )
     return np.asarray(widths) ** 2
 
@@ -162,14 +196,17 @@ def _diagonals(factors: Sequence[Whitening]) -> list[np.ndarray[Any, np.dtype[np
         diagonal = factor.diagonal()
         if diagonal is None:
             raise InvalidSensitivity(
-                f"a box of ranges under a dense or low-rank factor on axis {axis} has no exact bound;"
+                f"a box of ranges under a dense or low-rank factor on axis {axis} has no exact"
+                " bound;"
                 " use diagonal factors or an l2 sensitivity"
             )
         found.append(diagonal)
     return found
 
 
-def _total(diagonal: np.ndarray[Any, np.dtype[np.float64]] | float, size: int, squares: Any = 1.0) -> float:
+def _total(
+    diagonal: np.ndarray[Any, np.dtype[np.float64]] | float, size: int, squares: Any = 1.0
+) -> float:
     """sum of squares_i / diagonal_i^2 over an axis."""
     if isinstance(diagonal, float) and not isinstance(squares, np.ndarray):
         return size * float(squares) / diagonal**2
@@ -178,9 +215,11 @@ def _total(diagonal: np.ndarray[Any, np.dtype[np.float64]] | float, size: int, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBox(Body):
-    """One record changes; its feature i (an index along ``feature_axis``) moves by at most ``widths[i]``.
+    """One record changes; its feature i (an index along ``feature_axis``) moves by at most
+    ``widths[i]``.
 
-    ``widths`` holds one number for all features or one for each index of the feature axis. Further axes share them.
+    ``widths`` holds one number for all features or one for each index of the feature axis. Further
+    axes share them.
     """
 
     shape: tuple[int, ...]
@@ -190,10 +229,13 @@ class RecordBox(Body):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "record_axis", _axis("record_axis", self.record_axis, self.shape))
-        object.__setattr__(self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape))
+        object.__setattr__(
+            self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape)
+        )
         if self.record_axis == self.feature_axis:
             raise InvalidSensitivity(
-                f"feature_axis={self.feature_axis} is the record axis; a record's features lie along another axis"
+                f"feature_axis={self.feature_axis} is the record axis; a record's features lie"
+                " along another axis"
             )
         object.__setattr__(self, "widths", _check_widths(self.widths))
         _squared_widths(self.widths, self.shape[self.feature_axis])
@@ -202,11 +244,20 @@ class RecordBox(Body):
     def radius(self) -> float:
         """The diagonal of one record's box."""
         squares = _squared_widths(self.widths, self.shape[self.feature_axis])
-        others = [n for axis, n in enumerate(self.shape) if axis not in (self.record_axis, self.feature_axis)]
-        return math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others)) * _ROUND_UP
+        others = [
+            n
+            for axis, n in enumerate(self.shape)
+            if axis not in (self.record_axis, self.feature_axis)
+        ]
+        return (
+            math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others))
+            * _ROUND_UP
+        )
 
     def whitened(self, factors: Sequence[Whitening]) -> float:
-        """sqrt(max_j u_j^-2 * sum_i widths_i^2 / v_i^2 * the other axes' sums): exact for diagonal factors."""
+        """sqrt(max_j u_j^-2 * sum_i widths_i^2 / v_i^2 * the other axes' sums): exact for diagonal
+        factors.
+        """
         diagonals = _diagonals(factors)
         total = 1.0
         for axis, (size, diagonal) in enumerate(zip(self.shape, diagonals, strict=True)):
@@ -221,14 +272,18 @@ class RecordBox(Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box(Body):
-    """The whole tensor may change, an entry at index i of ``feature_axis`` by at most ``widths[i]``."""
+    """The whole tensor may change, an entry at index i of ``feature_axis`` by at most
+    ``widths[i]``.
+    """
 
     shape: tuple[int, ...]
     feature_axis: int
     widths: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape))
+        object.__setattr__(
+            self, "feature_axis", _axis("feature_axis", self.feature_axis, self.shape)
+        )
         object.__setattr__(self, "widths", _check_widths(self.widths))
         _squared_widths(self.widths, self.shape[self.feature_axis])
 
@@ -237,7 +292,10 @@ class Box(Body):
         """The diagonal of the box."""
         squares = _squared_widths(self.widths, self.shape[self.feature_axis])
         others = [n for axis, n in enumerate(self.shape) if axis != self.feature_axis]
-        return math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others)) * _ROUND_UP
+        return (
+            math.sqrt(_total(1.0, self.shape[self.feature_axis], squares) * math.prod(others))
+            * _ROUND_UP
+        )
 
     def whitened(self, factors: Sequence[Whitening]) -> float:
         """sqrt of the product over axes of their sums: exact for diagonal factors."""
@@ -253,7 +311,10 @@ def body_from_description(description: dict[str, Any]) -> Body:
     kinds: dict[str, Any] = {kind.__name__: kind for kind in (L2Ball, RecordBall, RecordBox, Box)}
     if description["name"] not in kinds:
         raise InvalidSensitivity(f"body {description['name']!r} is unknown; use {', '.join(kinds)}")
-    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in description["configuration"].items()}
+    given: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v
+        for name, v in description["configuration"].items()
+    }
     given |= {"adjacency": Adjacency(given["adjacency"]), "origin": Origin(given["origin"])}
     made: Body = kinds[description["name"]](**given)
     return made

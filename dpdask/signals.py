@@ -1,4 +1,6 @@
-"""Signals that wait: where an exception from a signal handler would leave a transaction open or a cluster half made."""
+"""Signals that wait: where an exception from a signal handler would leave a transaction open or a
+cluster half made.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ __all__ = ["children_without_ctrl_c", "signals_deferred"]
 def children_without_ctrl_c() -> Iterator[None]:
     """Start processes and threads that never see Ctrl-C.
 
-    A terminal sends it to all processes of a command, and each would print about it. The one that was started by the user gets
-    it, and ends the others.
+    A terminal sends it to all processes of a command, and each would print about it. The one that
+    was started by the user gets it, and ends the others.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what starts now inherits it
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT}
+    )  # what starts now inherits it
     try:
         yield
     finally:
@@ -29,11 +33,14 @@ def children_without_ctrl_c() -> Iterator[None]:
 def signals_deferred() -> Iterator[None]:
     """Let SIGINT and SIGTERM wait until the block is done; a second one does not wait.
 
-    Python's handlers run between any two instructions of the main thread and may raise there: inside a database transaction
-    that would leave it open, and its lock held against ourselves. Whatever handlers are installed are called afterwards;
-    signals without a handler of Python's keep their effect.
+    Python's handlers run between any two instructions of the main thread and may raise there:
+    inside a database transaction that would leave it open, and its lock held against ourselves.
+    Whatever handlers are installed are called afterwards; signals without a handler of Python's
+    keep their effect.
     """
-    if threading.current_thread() is not threading.main_thread():  # handlers run in the main thread only
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # handlers run in the main thread only
         yield
         return
     with _deferred(signal.SIGTERM), _deferred(signal.SIGINT):

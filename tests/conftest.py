@@ -12,7 +12,8 @@ import pytest
 
 from dpdask import Adjacency, L2Ball, Origin, PrivacyBudget
 
-# Ledgers of tests, and of the processes they start, make their master key here and not in the user's own folder.
+# Ledgers of tests, and of the processes they start, make their master key here and not in the
+# user's own folder.
 _CONFIGURATION = tempfile.mkdtemp(prefix="dpdask-tests-")
 atexit.register(shutil.rmtree, _CONFIGURATION, ignore_errors=True)
 os.environ["XDG_CONFIG_HOME"] = _CONFIGURATION

@@ -1,4 +1,6 @@
-"""Dask workers as SLURM jobs, over TLS and without spilling: ``compute.cluster: cluster:slurm_cluster``."""
+"""Dask workers as SLURM jobs, over TLS and without spilling: ``compute.cluster:
+cluster:slurm_cluster``.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from distributed.security import Security
 
 __all__ = ["slurm_cluster"]
 
-# SLURM keeps the environment of a job on the controller's disk: workers get what they need to read stores, and neither the
-# ledger's password nor the master key.
+# SLURM keeps the environment of a job on the controller's disk: workers get what they need to read
+# stores, and neither the ledger's password nor the master key.
 _PASSED = (
     "HOME",
     "PATH",
@@ -30,19 +32,29 @@ _NO_DASHBOARD = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 
 
 def slurm_cluster(
-    *, jobs: int = 1, patience: float = 3600, tls_folder: str = "~/.cache/dpdask/tls", **options: Any
+    *,
+    jobs: int = 1,
+    patience: float = 3600,
+    tls_folder: str = "~/.cache/dpdask/tls",
+    **options: Any,
 ) -> SLURMCluster:
-    """A scheduler in this process and ``jobs`` SLURM jobs of workers, the first of which may queue for ``patience`` seconds.
+    """A scheduler in this process and ``jobs`` SLURM jobs of workers, the first of which may queue
+    for ``patience`` seconds.
 
-    ``options`` are those of SLURMCluster: cores, memory, queue, account, walltime, interface and so on. ``tls_folder`` is
-    shared by all nodes and holds a certificate and key made for this cluster while it lives.
+    ``options`` are those of SLURMCluster: cores, memory, queue, account, walltime, interface and so
+    on. ``tls_folder`` is shared by all nodes and holds a certificate and key made for this cluster
+    while it lives.
     """
     folder = Path(tls_folder).expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     prologue = [*_PROLOGUE, *options.pop("job_script_prologue", ())]
     directives = [f"--export={','.join(_PASSED)}", *options.pop("job_extra_directives", ())]
     worker_args = [*options.pop("worker_extra_args", ()), *_NO_DASHBOARD]
-    scheduler = {**options.pop("scheduler_options", {}), "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {
+        **options.pop("scheduler_options", {}),
+        "dashboard": False,
+        "dashboard_address": "127.0.0.1:0",
+    }
     options.setdefault("local_directory", '"${TMPDIR:-/tmp}"')
     cluster = SLURMCluster(
         security=Security.temporary(),

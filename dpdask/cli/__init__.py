@@ -39,7 +39,9 @@ def _warnings_as_lines() -> Iterator[None]:
         warnings.simplefilter("always", BareKeysWarning)
         show = warnings.showwarning
 
-        def echo(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
+        def echo(
+            message: Warning | str, category: type[Warning], *rest: Any, **options: Any
+        ) -> None:
             if not issubclass(category, BareKeysWarning):
                 show(message, category, *rest, **options)
             elif str(message) not in said:
@@ -51,7 +53,9 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 class _Group(click.Group):
-    """Turns our errors into one line on standard error; 2 for a mistake, 3 for a spent budget, 4 for a broken release."""
+    """Turns our errors into one line on standard error; 2 for a mistake, 3 for a spent budget, 4
+    for a broken release.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -69,7 +73,8 @@ class _Group(click.Group):
             if os.environ.get("DPDASK_DEBUG"):
                 raise
             click.echo(
-                f"error: an unforeseen {type(error).__name__}; please report it (DPDASK_DEBUG=1 shows where)",
+                f"error: an unforeseen {type(error).__name__}; please report it (DPDASK_DEBUG=1"
+                " shows where)",
                 err=True,
             )
             ctx.exit(70)
@@ -81,5 +86,19 @@ def main() -> None:
     """Differentially private releases of large tensors: plan, run, show, verify."""
 
 
-for _command in (demo, plan, run, resume, abort, show, verify, registry, serve, ledger, key, calibrate, compare):
+for _command in (
+    demo,
+    plan,
+    run,
+    resume,
+    abort,
+    show,
+    verify,
+    registry,
+    serve,
+    ledger,
+    key,
+    calibrate,
+    compare,
+):
     main.add_command(_command)

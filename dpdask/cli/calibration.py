@@ -14,7 +14,7 @@ __all__ = ["calibrate", "compare"]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def calibrate(spec_path: str, as_json: bool) -> None:
     """The noise and the guarantee that SPEC.yaml asks for."""
-    from dpdask.mechanisms import calibrate as calibrate_spec
+    from dpdask.planning.build_mechanism import calibrate as calibrate_spec
     from dpdask.spec import load_calibration_spec
 
     spec = load_calibration_spec(spec_path)
@@ -23,7 +23,7 @@ def calibrate(spec_path: str, as_json: bool) -> None:
     if as_json:
         print_json(calibrated.describe())
         return
-    from dpdask.tables import calibration_table
+    from dpdask.views.terminal import calibration_table
 
     console().print(calibration_table(spec.mechanism.name, calibrated))
 
@@ -32,8 +32,16 @@ def calibrate(spec_path: str, as_json: bool) -> None:
 @click.option("--epsilon", type=float, required=True)
 @click.option("--delta", type=float, required=True)
 @click.option("--shape", required=True, help="Lengths of the axes, such as 1000x100.")
-@click.option("--l2-sensitivity", type=float, help="How far one privacy unit can move the tensor, in l2 norm.")
-@click.option("--range", "ranges", multiple=True, metavar="LOW,HIGH", help="Public range; once for all or once per feature.")
+@click.option(
+    "--l2-sensitivity", type=float, help="How far one privacy unit can move the tensor, in l2 norm."
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="LOW,HIGH",
+    help="Public range; once for all or once per feature.",
+)
 @click.option("--record-axis", type=int, help="The axis along which records lie.")
 @click.option("--feature-axis", type=int, help="The axis along which ranges and weights lie.")
 @click.option("--weights", metavar="W1,W2,...", help="Importance of each feature's error.")
@@ -54,7 +62,7 @@ def compare(
     as_json: bool,
 ) -> None:
     """Every mechanism side by side at the same budget."""
-    from dpdask.compare import compare_mechanisms
+    from dpdask.mechanisms.compare import compare_mechanisms
     from dpdask.spec import parse_calibration_spec
 
     sensitivity = {
@@ -83,7 +91,7 @@ def compare(
     if as_json:
         print_json(comparison.describe())
         return
-    from dpdask.tables import comparison_table, notes
+    from dpdask.views.terminal import comparison_table, notes
 
     screen = console()
     screen.print(comparison_table(comparison))

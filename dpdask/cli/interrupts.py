@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a command that is stopped says in one line what was charged and how to go on."""
+"""Ctrl-C and SIGTERM: a stopped command says in one line what was charged and how to resume."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Interruption:
         self._release = (shlex.quote(spec_path), spec)
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Stop the main thread wherever it is; a second signal, or a clean-up that hangs, ends the process at once."""
+        """Stop the main thread wherever it is; a second signal, or a clean-up that hangs, ends the
+        process at once.
+        """
         if self._swallowed:
             self._swallowed = False
             raise Interrupted
@@ -72,10 +74,15 @@ class Interruption:
             self._end_at_once()
 
     def _end_at_once(self, *_alarm: Any) -> None:
-        """Leave without any clean-up: worker processes end when this one does, and what was charged can be resumed."""
+        """Leave without any clean-up: worker processes end when this one does, and what was charged
+        can be resumed.
+        """
         line = _TOO_EARLY
         if self._release is not None:
-            line = f"interrupted, ended at once: what was charged, if anything, stays; {_commands(self._release[0])}"
+            line = (
+                "interrupted, ended at once: what was charged, if anything, stays;"
+                f" {_commands(self._release[0])}"
+            )
         cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides it
         with contextlib.suppress(OSError):
             os.write(2, b"" if self._told else f"{cursor}{line}\n".encode())
@@ -88,7 +95,9 @@ class Interruption:
         click.echo(line, err=True)
 
     def on_unraisable(self, found: Any) -> None:
-        """Raise the interruption again where Python lost it: in a finalizer, where exceptions are only printed."""
+        """Raise the interruption again where Python lost it: in a finalizer, where exceptions are
+        only printed.
+        """
         if isinstance(found.exc_value, Interrupted) and self.signum is not None:
             self._swallowed = True
             _thread.interrupt_main(self.signum)
@@ -96,17 +105,21 @@ class Interruption:
             sys.__unraisablehook__(found)
 
     def _line(self) -> str:
-        """Return what was charged, the command that finishes the release and the one that gives it up."""
+        """Return what was charged, the command that finishes the release and the one that gives it
+        up.
+        """
         if self._release is None:
             return _TOO_EARLY
-        from dpdask.recovery import observe, way_on
+        from dpdask.releases.recovery import observe, way_on
 
         typed, spec = self._release
         try:
             return f"interrupted: {way_on(observe(spec), typed)}"
         except Exception as error:
             reason = str(error) if isinstance(error, DpdaskError) else type(error).__name__
-        return f"interrupted, and what was charged cannot be looked up ({reason}); {_commands(typed)}"
+        return (
+            f"interrupted, and what was charged cannot be looked up ({reason}); {_commands(typed)}"
+        )
 
 
 def _commands(typed: str) -> str:
@@ -115,10 +128,11 @@ def _commands(typed: str) -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Carry out a release that Ctrl-C and SIGTERM may stop: then one line on standard error, exit code 130 or 143.
+    """Carry out a release that Ctrl-C and SIGTERM may stop: then one line on standard error, exit
+    code 130 or 143.
 
-    The line says what the ledger shows once everything was cleaned up: what was charged is looked up, not guessed. The body
-    calls :meth:`Interruption.begin` when its release begins.
+    The line says what the ledger shows once everything was cleaned up: what was charged is looked
+    up, not guessed. The body calls :meth:`Interruption.begin` when its release begins.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -132,7 +146,9 @@ def interruptible() -> Iterator[Interruption]:
         if interruption.signum is None:
             raise
     finally:
-        if interruption.signum is None:  # else a further signal still ends the process at once, until it is gone
+        if (
+            interruption.signum is None
+        ):  # else a further signal still ends the process at once, until it is gone
             sys.unraisablehook = hook
             for signum, handler in before.items():
                 signal.signal(signum, handler)

@@ -22,7 +22,9 @@ def ledger() -> None:
 
 
 def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
+        command
+    )
     return click.option(
         "--ledger",
         "url",
@@ -37,13 +39,19 @@ def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("dataset")
 @click.option("--epsilon", type=float, required=True, help="All that the dataset may ever spend.")
 @click.option("--delta", type=float, required=True)
-@click.option("--bare-keys", is_flag=True, help="A new ledger stores release keys unwrapped, readable in every backup.")
+@click.option(
+    "--bare-keys",
+    is_flag=True,
+    help="A new ledger stores release keys unwrapped, readable in every backup.",
+)
 @_ledger_options
-def ledger_init(dataset: str, epsilon: float, delta: float, bare_keys: bool, url: str, as_json: bool) -> None:
+def ledger_init(
+    dataset: str, epsilon: float, delta: float, bare_keys: bool, url: str, as_json: bool
+) -> None:
     """Open DATASET with its total budget; a total never changes.
 
-    A new ledger wraps its release keys by DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE, or a master key that is made in your
-    configuration folder.
+    A new ledger wraps its release keys by DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE, or a master
+    key that is made in your configuration folder.
     """
     from dpdask.ledger import Ledger
     from dpdask.privacy import PrivacyBudget
@@ -52,7 +60,14 @@ def ledger_init(dataset: str, epsilon: float, delta: float, bare_keys: bool, url
     book = Ledger(url, bare_keys=True if bare_keys else None)
     book.open_dataset(dataset, total)
     if as_json:
-        print_json({"dataset": dataset, "epsilon": total.epsilon, "delta": total.delta, "bare_keys": book.bare_keys})
+        print_json(
+            {
+                "dataset": dataset,
+                "epsilon": total.epsilon,
+                "delta": total.delta,
+                "bare_keys": book.bare_keys,
+            }
+        )
     else:
         click.echo(f"dataset {dataset}: epsilon {total.epsilon:g}, delta {total.delta:g} in total")
         click.echo(f"release keys: {_keys(book.bare_keys)}")
@@ -63,7 +78,7 @@ def ledger_init(dataset: str, epsilon: float, delta: float, bare_keys: bool, url
 def ledger_list(url: str, as_json: bool) -> None:
     """All datasets with what they have spent."""
     from dpdask.ledger import Ledger
-    from dpdask.tables import ledger_table
+    from dpdask.views.terminal import ledger_table
 
     book = Ledger(url, create=False)
     states = [book.state(name) for name in book.datasets()]
@@ -79,7 +94,7 @@ def ledger_list(url: str, as_json: bool) -> None:
 def ledger_show(dataset: str, url: str, as_json: bool) -> None:
     """One dataset and its releases."""
     from dpdask.ledger import Ledger
-    from dpdask.tables import ledger_table, release_table
+    from dpdask.views.terminal import ledger_table, release_table
 
     state = Ledger(url, create=False).state(dataset)
     if as_json:
@@ -91,7 +106,11 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
 
 @ledger.command("head")
 @click.argument("dataset", required=False)
-@click.option("--sign", is_flag=True, help="Sign each head, and when, with the curator's key: JSON, to be anchored elsewhere.")
+@click.option(
+    "--sign",
+    is_flag=True,
+    help="Sign each head, and when, with the curator's key: JSON, to be anchored elsewhere.",
+)
 @_ledger_options
 def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> None:
     """The newest entry of DATASET, or of all: its place and hash.
@@ -118,12 +137,17 @@ def _signed(head: LedgerHead) -> dict[str, Any]:
 
     key = load_signing_key()
     if key is None:
-        raise InvalidKey("no signing key is configured; make one by `dpdask key create`, or set DPDASK_SIGNING_KEY")
+        raise InvalidKey(
+            "no signing key is configured; make one by `dpdask key create`, or set"
+            " DPDASK_SIGNING_KEY"
+        )
     return sign_head(key, head, at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 @ledger.command("upgrade")
-@click.option("--bare-keys", is_flag=True, help="Store release keys unwrapped, readable in every backup.")
+@click.option(
+    "--bare-keys", is_flag=True, help="Store release keys unwrapped, readable in every backup."
+)
 @_ledger_options
 def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
     """Bring a ledger of dpdask 0.1.0 to this version, in one transaction; every entry is kept."""
@@ -134,10 +158,14 @@ def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
         print_json({"datasets": [state.describe() for state in upgraded]})
         return
     for state in upgraded:
-        click.echo(f"dataset {state.name}: epsilon {state.spent_epsilon:.6g} of {state.total.epsilon:g} spent")
+        click.echo(
+            f"dataset {state.name}: epsilon {state.spent_epsilon:.6g} of {state.total.epsilon:g}"
+            " spent"
+        )
         if state.overspent:
             click.echo(
-                f"warning: dataset {state.name!r} has spent more than its total by the sum of mu^2, which also holds for"
+                f"warning: dataset {state.name!r} has spent more than its total by the sum of"
+                " mu^2, which also holds for"
                 " releases chosen after others were seen; it takes no further release",
                 err=True,
             )
@@ -146,7 +174,9 @@ def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
 
 def _keys(bare: bool) -> str:
     return (
-        "stored bare, readable by whoever reads the database" if bare else "wrapped by the master key, which is kept elsewhere"
+        "stored bare, readable by whoever reads the database"
+        if bare
+        else "wrapped by the master key, which is kept elsewhere"
     )
 
 

@@ -28,7 +28,9 @@ def _parsed(option: str, text: str, kind: Callable[[str], float], what: str) -> 
     try:
         return kind(text)
     except ValueError:
-        raise InvalidSpec(f"{option}: {text!r} is not {what}; separate shapes by x and numbers by commas") from None
+        raise InvalidSpec(
+            f"{option}: {text!r} is not {what}; separate shapes by x and numbers by commas"
+        ) from None
 
 
 def warn(warnings: tuple[str, ...]) -> None:

@@ -24,7 +24,11 @@ def _json_option(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
-        "--option", "options", multiple=True, metavar="NAME=VALUE", help="Storage option of an object store; NAME=env:VARIABLE."
+        "--option",
+        "options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Storage option of an object store; NAME=env:VARIABLE.",
     )(command)
 
 
@@ -33,8 +37,8 @@ def _options_option(command: Callable[..., None]) -> Callable[..., None]:
 @_json_option
 def plan(spec_path: str, as_json: bool) -> None:
     """What SPEC.yaml would do and cost; reads no value, spends nothing."""
-    from dpdask.releasing import plan as make_plan
-    from dpdask.tables import plan_table
+    from dpdask.releases.api import plan as make_plan
+    from dpdask.views.terminal import plan_table
 
     made = make_plan(spec_path)
     warn(made.warnings)
@@ -50,7 +54,7 @@ def plan(spec_path: str, as_json: bool) -> None:
 def run(spec_path: str, as_json: bool) -> None:
     """Publish the release that SPEC.yaml describes."""
     with interruptible() as interruption:
-        from dpdask.releasing import release
+        from dpdask.releases.api import release
         from dpdask.spec import load_release_spec
 
         spec = load_release_spec(spec_path)
@@ -66,7 +70,7 @@ def run(spec_path: str, as_json: bool) -> None:
 def resume(spec_path: str, as_json: bool) -> None:
     """Finish an interrupted release: the same noise, no further charge."""
     with interruptible() as interruption:
-        from dpdask.releasing import resume as resume_release
+        from dpdask.releases.api import resume as resume_release
         from dpdask.spec import load_release_spec
 
         spec = load_release_spec(spec_path)
@@ -79,28 +83,48 @@ def resume(spec_path: str, as_json: bool) -> None:
 @click.command()
 @click.argument("spec_path", metavar="[SPEC.yaml]", required=False)
 @click.option(
-    "--release", "name", help="Instead of a spec: the name of an open release, or its beginning, as the ledger shows it."
+    "--release",
+    "name",
+    help="Instead of a spec: the name of an open release, or its beginning, as in the ledger.",
 )
-@click.option("--ledger", "ledger_url", help="The ledger of --release; by default from DPDASK_LEDGER.")
-@click.option("--never-published", is_flag=True, help="Your word that nobody can see the release, now or later.")
+@click.option(
+    "--ledger", "ledger_url", help="The ledger of --release; by default from DPDASK_LEDGER."
+)
+@click.option(
+    "--never-published",
+    is_flag=True,
+    help="Your word that nobody can see the release, now or later.",
+)
 @_options_option
 def abort(
-    spec_path: str | None, name: str | None, ledger_url: str | None, never_published: bool, options: tuple[str, ...]
+    spec_path: str | None,
+    name: str | None,
+    ledger_url: str | None,
+    never_published: bool,
+    options: tuple[str, ...],
 ) -> None:
     """Give up an interrupted release; what was charged stays charged."""
-    from dpdask.releasing import abort as abort_release
-    from dpdask.releasing import abort_named
+    from dpdask.releases.api import abort as abort_release
+    from dpdask.releases.api import abort_named
 
     if (spec_path is None) == (name is None):
         raise InvalidSpec("say which release: SPEC.yaml or --release NAME, one of them")
     if spec_path is not None:
         given_up = abort_release(spec_path)
     else:
-        given_up = abort_named(str(name), ledger_url, _parsed_options(options), never_published=never_published)
+        given_up = abort_named(
+            str(name), ledger_url, _parsed_options(options), never_published=never_published
+        )
     if given_up is None:
-        click.echo("the damaged note of a release was removed; `dpdask run` goes on with what was charged, if anything was")
+        click.echo(
+            "the damaged note of a release was removed; `dpdask run` goes on with what was"
+            " charged, if anything was"
+        )
         return
-    click.echo(f"release {given_up[:12]} is aborted: its key is destroyed, nothing was published, what was charged stays")
+    click.echo(
+        f"release {given_up[:12]} is aborted: its key is destroyed, nothing was published, what"
+        " was charged stays"
+    )
 
 
 @click.command()
@@ -109,8 +133,8 @@ def abort(
 @_json_option
 def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
     """The release card of a published array."""
-    from dpdask.published import read_card
-    from dpdask.tables import card_table
+    from dpdask.releases.verify import read_card
+    from dpdask.views.terminal import card_table
 
     card = read_card(url, _parsed_options(options))
     if as_json:
@@ -122,13 +146,24 @@ def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.option("--ledger", "ledger_url", help="Also check that this ledger committed the release.")
-@click.option("--trust", "trust_path", metavar="CURATOR.pub", help="Also check that the owner of this public key signed it.")
+@click.option(
+    "--trust",
+    "trust_path",
+    metavar="CURATOR.pub",
+    help="Also check that the owner of this public key signed it.",
+)
 @_options_option
 @_json_option
-def verify(url: str, ledger_url: str | None, trust_path: str | None, options: tuple[str, ...], as_json: bool) -> None:
+def verify(
+    url: str,
+    ledger_url: str | None,
+    trust_path: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Recompute a release's digests, schema and guarantee, and check its signature."""
     from dpdask.ledger import Ledger
-    from dpdask.published import verify_release
+    from dpdask.releases.verify import verify_release
     from dpdask.signing import read_public_key
 
     book = None if ledger_url is None else Ledger(ledger_url, create=False)
@@ -136,7 +171,12 @@ def verify(url: str, ledger_url: str | None, trust_path: str | None, options: tu
     card = verify_release(url, _parsed_options(options), ledger=book, trust=trust)
     objects = 0 if card.manifest is None else card.manifest.objects
     if as_json:
-        facts = {"release": card.release, "intact": True, "objects": objects, "ledger": book is not None}
+        facts = {
+            "release": card.release,
+            "intact": True,
+            "objects": objects,
+            "ledger": book is not None,
+        }
         print_json({**facts, "signed_by": card.signed_by, "trusted": trust is not None})
         return
     checked = "" if book is None else "; the ledger committed this card and manifest"
@@ -144,7 +184,10 @@ def verify(url: str, ledger_url: str | None, trust_path: str | None, options: tu
     if card.signed_by is None:
         click.echo("unsigned: no key vouches for who published it")
     elif trust is None:
-        click.echo(f"signed by {card.signed_by}, which anybody may call their key: check it with --trust CURATOR.pub")
+        click.echo(
+            f"signed by {card.signed_by}, which anybody may call their key: check it with"
+            " --trust CURATOR.pub"
+        )
     else:
         click.echo(f"signed by {card.signed_by}, the trusted key")
 
@@ -156,25 +199,37 @@ def registry(url: str, options: tuple[str, ...]) -> None:
     """The release as an entry of the OpenDP deployments registry, in YAML."""
     import yaml
 
-    from dpdask.metadata import registry_entry
-    from dpdask.published import read_card
+    from dpdask.releases.card import registry_entry
+    from dpdask.releases.verify import read_card
 
     click.echo(
-        yaml.safe_dump(registry_entry(read_card(url, _parsed_options(options))), sort_keys=False, allow_unicode=True), nl=False
+        yaml.safe_dump(
+            registry_entry(read_card(url, _parsed_options(options))),
+            sort_keys=False,
+            allow_unicode=True,
+        ),
+        nl=False,
     )
 
 
 @click.command()
-@click.option("--flow", "as_flow", is_flag=True, help="Run the release as a Prefect flow, with no server configured.")
-@click.option("--folder", default=None, help="A new folder for the demo; by default dpdask-demo, -2, -3, ...")
+@click.option(
+    "--flow",
+    "as_flow",
+    is_flag=True,
+    help="Run the release as a Prefect flow, with no server configured.",
+)
+@click.option(
+    "--folder", default=None, help="A new folder for the demo; by default dpdask-demo, -2, -3, ..."
+)
 def demo(as_flow: bool, folder: str | None) -> None:
     """Generate a tensor, release it, show its card: everything on embedded defaults."""
     with interruptible() as interruption:
-        from dpdask.demo import prepare_demo
-        from dpdask.published import read_card
-        from dpdask.releasing import release
+        from dpdask.cli.demo import prepare_demo
+        from dpdask.releases.api import release
+        from dpdask.releases.verify import read_card
         from dpdask.spec import load_release_spec
-        from dpdask.tables import card_table
+        from dpdask.views.terminal import card_table
 
         prepared = prepare_demo(folder)
         click.echo(f"a generated tensor, a ledger and a spec are in {prepared.folder}")
@@ -190,7 +245,9 @@ def demo(as_flow: bool, folder: str | None) -> None:
     click.echo("Read it:")
     here = f"{os.path.dirname(sys.executable)}/" if sys.prefix != sys.base_prefix else ""
     here = os.path.relpath(here) + "/" if here else ""
-    click.echo(f"    {here}python -c \"import xarray; print(xarray.open_zarr('{output}')['readings'])\"")
+    click.echo(
+        f"    {here}python -c \"import xarray; print(xarray.open_zarr('{output}')['readings'])\""
+    )
     click.echo(f"    {here}dpdask show {output}")
     click.echo(f"    {here}dpdask verify {output} --ledger {prepared.ledger}")
     click.echo(f"    {here}dpdask ledger show demo --ledger {prepared.ledger}")
@@ -203,9 +260,17 @@ def demo(as_flow: bool, folder: str | None) -> None:
 @click.option("--series", help="Release what is new since the last run, under this name.")
 @click.option("--axis", type=int, help="The axis along which a series grows.")
 @click.option("--longest", type=int, help="At most so many new indices per run of a series.")
-@click.option("--whole-chunks", is_flag=True, help="End windows of a series where a chunk of the source ends.")
-@click.option("--first", type=click.IntRange(min=0), default=0, help="Where a series without releases begins.")
-@click.option("--pace", metavar="EPSILON,DELTA,DAYS", help="What the dataset may spend in any stretch of days.")
+@click.option(
+    "--whole-chunks", is_flag=True, help="End windows of a series where a chunk of the source ends."
+)
+@click.option(
+    "--first", type=click.IntRange(min=0), default=0, help="Where a series without releases begins."
+)
+@click.option(
+    "--pace",
+    metavar="EPSILON,DELTA,DAYS",
+    help="What the dataset may spend in any stretch of days.",
+)
 def serve(
     spec_path: str,
     every: float | None,
@@ -234,11 +299,13 @@ def _flows(name: str) -> Any:
     try:
         return importlib.import_module(f"dpdask.flows.{name}")
     except ModuleNotFoundError:
-        raise InvalidSpec("flows need Prefect, which is not installed; pip install 'dpdask[flows]'") from None
+        raise InvalidSpec(
+            "flows need Prefect, which is not installed; pip install 'dpdask[flows]'"
+        ) from None
 
 
 def _print_receipt(receipt: Any, as_json: bool) -> None:
-    from dpdask.tables import card_table
+    from dpdask.views.terminal import card_table
 
     if as_json:
         print_json({"release": receipt.release, "output": receipt.output, "array": receipt.array})
@@ -254,7 +321,9 @@ def _parsed_options(options: tuple[str, ...]) -> dict[str, Any]:
     for option in options:
         name, separator, value = option.partition("=")
         if not separator:
-            raise InvalidSpec(f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE")
+            raise InvalidSpec(
+                f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE"
+            )
         found[name] = FromEnvironment(env=value[4:]) if value.startswith("env:") else value
     return found
 
@@ -268,7 +337,12 @@ def _progress(silent: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:>14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         known: dict[str, Any] = {}
 

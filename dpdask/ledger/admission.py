@@ -1,6 +1,7 @@
 """Whether one more release fits a dataset: its units, its array, and what it would be charged.
 
-Every question is answered from indexed columns and the newest sums, so its cost does not grow with past releases.
+Every question is answered from indexed columns and the newest sums, so its cost does not grow with
+past releases.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select, text
 
+from dpdask.accounting import Dominated
 from dpdask.errors import LedgerError
-from dpdask.ledger.chain import Standing, body_of
 from dpdask.ledger.charges import Spent, charge_of, check_within
-from dpdask.ledger.records import ProtectedUnit
-from dpdask.ledger.tables import entries
+from dpdask.ledger.hash_chain import Standing, body_of
+from dpdask.ledger.models import ProtectedUnit
+from dpdask.ledger.schema import entries
 from dpdask.privacy import PrivacyProfile
-from dpdask.profiles import Dominated
 
 __all__ = ["admit", "hold_array"]
 
 
 def admit(
-    connection: Connection, standing: Standing, parts: Sequence[tuple[PrivacyProfile, ProtectedUnit]]
+    connection: Connection,
+    standing: Standing,
+    parts: Sequence[tuple[PrivacyProfile, ProtectedUnit]],
 ) -> tuple[list[Dominated], Spent]:
-    """What each release would be charged and what is spent then; refuses those that do not fit, all together."""
+    """What each release would be charged and what is spent then; refuses those that do not fit, all
+    together.
+    """
     for _, unit in parts:
         _check_unit(connection, standing.dataset, unit)
     spent, charges = standing.spent, []
@@ -36,27 +41,37 @@ def admit(
 
 
 def hold_array(connection: Connection, unit: ProtectedUnit) -> None:
-    """Let nobody else charge this array to another dataset until the transaction ends; SQLite's writers are alone anyway."""
+    """Let nobody else charge this array to another dataset until the transaction ends; SQLite's
+    writers are alone anyway.
+    """
     if unit.array is not None and connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": int(unit.array[:15], 16)})
+        connection.execute(
+            text("SELECT pg_advisory_xact_lock(:key)"), {"key": int(unit.array[:15], 16)}
+        )
 
 
 def _check_unit(connection: Connection, dataset: str, unit: ProtectedUnit) -> None:
     """All releases of a dataset speak of the same units, and an array is charged to one dataset."""
     first = connection.execute(
-        select(entries).where(entries.c.dataset == dataset, entries.c.kind == "reserve").order_by(entries.c.sequence).limit(1)
+        select(entries)
+        .where(entries.c.dataset == dataset, entries.c.kind == "reserve")
+        .order_by(entries.c.sequence)
+        .limit(1)
     ).one_or_none()
     if first is not None:
         noted = body_of(first)
         if noted["adjacency"] != str(unit.adjacency):
             raise LedgerError(
-                f"dataset {dataset!r} is accounted under {noted['adjacency']}; a release under {unit.adjacency} cannot be added"
+                f"dataset {dataset!r} is accounted under {noted['adjacency']}; a release under"
+                f" {unit.adjacency} cannot be added"
                 f" to it: use unit.adjacency: {noted['adjacency']}"
             )
         if noted["contributions"] != unit.contributions:
             raise LedgerError(
-                f"dataset {dataset!r} is accounted for units of up to {noted['contributions']} records; one of up to"
-                f" {unit.contributions} cannot be added to it: use unit.max_contributions: {noted['contributions']}"
+                f"dataset {dataset!r} is accounted for units of up to {noted['contributions']}"
+                " records; one of up to"
+                f" {unit.contributions} cannot be added to it: use unit.max_contributions:"
+                f" {noted['contributions']}"
             )
     if unit.array is not None:
         _check_axis(connection, dataset, unit)
@@ -64,30 +79,45 @@ def _check_unit(connection: Connection, dataset: str, unit: ProtectedUnit) -> No
 
 
 def _check_axis(connection: Connection, dataset: str, unit: ProtectedUnit) -> None:
-    """The units of one array lie along one axis; earlier releases agree with each other, so any of them tells."""
+    """The units of one array lie along one axis; earlier releases agree with each other, so any of
+    them tells.
+    """
     known = connection.scalar(
         select(entries.c.record_axis)
-        .where(entries.c.array == unit.array, entries.c.dataset == dataset, entries.c.record_axis.is_not(None))
+        .where(
+            entries.c.array == unit.array,
+            entries.c.dataset == dataset,
+            entries.c.record_axis.is_not(None),
+        )
         .limit(1)
     )
     if known is not None and unit.record_axis is not None and known != unit.record_axis:
         raise LedgerError(
-            f"dataset {dataset!r} is accounted for the units along axis {known} of this array; those along axis"
-            f" {unit.record_axis} are others, which its total does not protect: use unit.record_axis: {known}, or a dataset of"
+            f"dataset {dataset!r} is accounted for the units along axis {known} of this array;"
+            " those along axis"
+            f" {unit.record_axis} are others, which its total does not protect: use"
+            f" unit.record_axis: {known}, or a dataset of"
             " their own"
         )
 
 
 def _check_array(connection: Connection, dataset: str, unit: ProtectedUnit) -> None:
-    """An array that is charged to two datasets has two budgets, and the people in it are promised each of them alone."""
+    """An array that is charged to two datasets has two budgets, and the people in it are promised
+    each of them alone.
+    """
     if unit.array_in_other_dataset:
         return
     for elsewhere in (entries.c.dataset < dataset, entries.c.dataset > dataset):
         other = connection.scalar(
-            select(entries.c.dataset).where(entries.c.array == unit.array, elsewhere).order_by(entries.c.dataset).limit(1)
+            select(entries.c.dataset)
+            .where(entries.c.array == unit.array, elsewhere)
+            .order_by(entries.c.dataset)
+            .limit(1)
         )
         if other is not None:
             raise LedgerError(
-                f"this array is charged to dataset {other!r} already, and the same people would lose both budgets; use"
-                f" budget.dataset: {other}, or budget.array_in_other_dataset: true if the two may add up"
+                f"this array is charged to dataset {other!r} already, and the same people would"
+                " lose both budgets; use"
+                f" budget.dataset: {other}, or budget.array_in_other_dataset: true if the two"
+                " may add up"
             )

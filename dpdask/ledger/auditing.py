@@ -1,4 +1,6 @@
-"""Recompute the ledger: every link, every column, every charge from its profile, every sum, and that no total was passed."""
+"""Recompute the ledger: every link, every column, every charge from its profile, every sum, and
+that no total was passed.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,28 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from dpdask.accounting import Dominated, profile_from_description
 from dpdask.errors import LedgerCorrupt
-from dpdask.ledger.chain import GENESIS, body_of, charge_in, check_link, columns_of, spent_after, total_in
 from dpdask.ledger.charges import NOTHING, Spent, covers, fits
-from dpdask.ledger.tables import datasets, entries
+from dpdask.ledger.hash_chain import (
+    GENESIS,
+    body_of,
+    charge_in,
+    check_link,
+    columns_of,
+    spent_after,
+    total_in,
+)
+from dpdask.ledger.schema import datasets, entries
 from dpdask.privacy import PrivacyBudget
-from dpdask.profiles import Dominated, profile_from_description
 
 __all__ = ["audit"]
 
 
 def audit(connection: Connection) -> int:
-    """The number of entries, if everything is as it must be; :class:`LedgerCorrupt` names the first that is not."""
+    """The number of entries, if everything is as it must be; :class:`LedgerCorrupt` names the first
+    that is not.
+    """
     count = 0
     for name in connection.scalars(select(datasets.c.name).order_by(datasets.c.name)).all():
         count += _audit_dataset(connection, name)
@@ -25,7 +37,11 @@ def audit(connection: Connection) -> int:
 
 
 def _audit_dataset(connection: Connection, name: str) -> int:
-    rows = list(connection.execute(select(entries).where(entries.c.dataset == name).order_by(entries.c.sequence)))
+    rows = list(
+        connection.execute(
+            select(entries).where(entries.c.dataset == name).order_by(entries.c.sequence)
+        )
+    )
     if not rows:
         raise LedgerCorrupt(f"dataset {name!r} has no opening entry")
     total = total_in(rows[0])
@@ -38,7 +54,9 @@ def _audit_dataset(connection: Connection, name: str) -> int:
         if row.kind == "reserve":
             _check_charge(row, facts, total)
         elif charge_in(facts) is not None or (row.kind == "open") != (before is None):
-            raise LedgerCorrupt(f"entry {row.sequence} of dataset {name!r} is not one that the ledger writes")
+            raise LedgerCorrupt(
+                f"entry {row.sequence} of dataset {name!r} is not one that the ledger writes"
+            )
         before = row
     return len(rows)
 
@@ -46,9 +64,13 @@ def _audit_dataset(connection: Connection, name: str) -> int:
 def _check_charge(row: Any, facts: dict[str, Any], total: PrivacyBudget) -> None:
     charge = charge_in(facts)
     if charge is None or not covers(charge, profile_from_description(facts["profile"])):
-        raise LedgerCorrupt(f"entry {row.sequence} of dataset {row.dataset!r} charges less than its release costs")
+        raise LedgerCorrupt(
+            f"entry {row.sequence} of dataset {row.dataset!r} charges less than its release costs"
+        )
     if not fits(spent_after(row), total):
-        raise LedgerCorrupt(f"entry {row.sequence} of dataset {row.dataset!r} passes the dataset's total")
+        raise LedgerCorrupt(
+            f"entry {row.sequence} of dataset {row.dataset!r} passes the dataset's total"
+        )
 
 
 def _old_entries(name: str, rows: list[Any]) -> int:
@@ -56,26 +78,39 @@ def _old_entries(name: str, rows: list[Any]) -> int:
     for number, row in enumerate(rows):
         if row.kind == "upgrade":
             return number
-    raise LedgerCorrupt(f"dataset {name!r} has entries of 0.1.0 and none of `dpdask ledger upgrade`")
+    raise LedgerCorrupt(
+        f"dataset {name!r} has entries of 0.1.0 and none of `dpdask ledger upgrade`"
+    )
 
 
 def _audit_old(name: str, rows: list[Any], upgrade: Any) -> None:
-    """Entries of 0.1.0: their chain by their own rule, their charges by what the upgrade noted of them."""
+    """Entries of 0.1.0: their chain by their own rule, their charges by what the upgrade noted of
+    them.
+    """
     noted: dict[str, Any] = body_of(upgrade)["charges"]
     previous, clock, spent = GENESIS, "", NOTHING
     for place, row in enumerate(rows, start=1):
         facts = body_of(row)
         if row.previous != previous or row.sequence != place:
-            raise LedgerCorrupt(f"entry {row.sequence} of dataset {name!r} does not follow from the one before it")
+            raise LedgerCorrupt(
+                f"entry {row.sequence} of dataset {name!r} does not follow from the one before it"
+            )
         if row.kind == "reserve":
             charge = noted.pop(row.release, None)
-            if charge is None or not covers(Dominated(**charge), profile_from_description(facts["profile"])):
-                raise LedgerCorrupt(f"the upgrade charges less for entry {place} of dataset {name!r} than its release costs")
+            if charge is None or not covers(
+                Dominated(**charge), profile_from_description(facts["profile"])
+            ):
+                raise LedgerCorrupt(
+                    f"the upgrade charges less for entry {place} of dataset {name!r} than its"
+                    " release costs"
+                )
             spent += Spent.on(Dominated(**charge))
         clock = max(clock, facts["at"])
         columns = {**columns_of(row.kind, facts), "clock": clock}
         if spent_after(row) != spent or columns != {key: getattr(row, key) for key in columns}:
-            raise LedgerCorrupt(f"entry {place} of dataset {name!r} has other sums or columns than it says")
+            raise LedgerCorrupt(
+                f"entry {place} of dataset {name!r} has other sums or columns than it says"
+            )
         previous = row.hash
     if noted:
         raise LedgerCorrupt(f"the upgrade of dataset {name!r} charges releases that are not in it")

@@ -1,7 +1,8 @@
 """What releases are charged and how charges add up: exactly, in whole units, in any order.
 
-mu^2 and delta0 of a release are rounded up to whole multiples of 2^-256, so that sums are exact integers that anybody can
-recompute. See :mod:`dpdask.profiles.dominating` for why both may be added up however releases were chosen.
+mu^2 and delta0 of a release are rounded up to whole multiples of 2^-256, so that sums are exact
+integers that anybody can recompute. See :mod:`dpdask.accounting.dominating` for why both may be
+added up however releases were chosen.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dpdask.accounting import Dominated, GaussianProfile, dominating_gaussian
 from dpdask.errors import BudgetExceeded, OutOfReach
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
-from dpdask.profiles import Dominated, GaussianProfile, dominating_gaussian
 
 __all__ = ["NOTHING", "Spent", "charge_of", "charged_after", "check_within", "covers", "fits"]
 
 _UNIT_BITS = 256
 _DIGITS = 80
 
-# Shares of the total's delta that a release without a dominating Gaussian of its own may lose; the cheapest is charged.
+# Shares of the total's delta that a release without a dominating Gaussian of its own may lose; the
+# cheapest is charged.
 _SHARES = (1e-4, 1e-2, 1e-1)
 
 
@@ -73,14 +75,17 @@ def _float_up(value: Fraction) -> float:
 
 
 def fits(spent: Spent, total: PrivacyBudget) -> bool:
-    """Whether everything together stays within a total: delta(epsilon) of the Gaussian, and the sum of all delta0."""
+    """Whether everything together stays within a total: delta(epsilon) of the Gaussian, and the sum
+    of all delta0.
+    """
     mu = spent.profile.mu
     gaussian = Fraction(GaussianProfile(mu).delta(total.epsilon)) if mu else Fraction(0)
     return gaussian + Fraction(spent.delta0, 1 << _UNIT_BITS) <= Fraction(total.delta)
 
 
 def charge_of(profile: PrivacyProfile, spent: Spent, total: PrivacyBudget) -> Dominated:
-    """What a release is charged after ``spent``: of the pairs (mu, delta0) that cover it, the one that leaves the most.
+    """What a release is charged after ``spent``: of the pairs (mu, delta0) that cover it, the one
+    that leaves the most.
 
     Raises :class:`OutOfReach` where no Gaussian covers it.
     """
@@ -101,8 +106,10 @@ def charge_of(profile: PrivacyProfile, spent: Spent, total: PrivacyBudget) -> Do
     return min(found, key=lambda pair: (pair[0], pair[1].delta0))[1]
 
 
-def charged_after(spent: Dominated | None, profile: PrivacyProfile, budget: PrivacyBudget) -> Dominated:
-    """What was spent and one more release, charged as the ledger would charge it under ``budget``."""
+def charged_after(
+    spent: Dominated | None, profile: PrivacyProfile, budget: PrivacyBudget
+) -> Dominated:
+    """What was spent and one more release, charged as the ledger would under ``budget``."""
     before = NOTHING if spent is None else Spent.on(spent)
     return (before + Spent.on(charge_of(profile, before, budget))).profile
 
@@ -114,13 +121,17 @@ def check_within(dataset: str, total: PrivacyBudget, before: Spent, after: Spent
     would = after.profile.epsilon(total.delta)
     amount = f"{would:.4g}" if math.isfinite(would) else "infinite: its delta is used up"
     raise BudgetExceeded(
-        f"dataset {dataset!r} has spent epsilon {before.profile.epsilon(total.delta):.4g} of {total.epsilon:g} at delta"
-        f" {total.delta:g}; this release would make it {amount}: give it a smaller epsilon, or release less"
+        f"dataset {dataset!r} has spent epsilon {before.profile.epsilon(total.delta):.4g} of"
+        f" {total.epsilon:g} at delta"
+        f" {total.delta:g}; this release would make it {amount}: give it a smaller epsilon, or"
+        " release less"
     )
 
 
 def covers(charge: Dominated, profile: PrivacyProfile) -> bool:
-    """Whether a charge that was noted is at least what its profile costs; machines may differ in the last digits."""
+    """Whether a charge that was noted is at least what its profile costs; machines may differ in
+    the last digits.
+    """
     try:
         return dominating_gaussian(profile, delta0=charge.delta0).mu <= charge.mu * (1 + 1e-9)
     except OutOfReach:

@@ -1,4 +1,4 @@
-"""What the ledger tells of the past: states of datasets, histories of releases, windows of series."""
+"""What the ledger says of the past: datasets, histories of releases, windows of series."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from dpdask.ledger.chain import Standing, body_of, spent_after, steps_of, total_in
-from dpdask.ledger.records import DatasetState, LedgerHead, ReleaseRecord, SeriesWindow
-from dpdask.ledger.tables import entries
-from dpdask.profiles import profile_from_description
+from dpdask.accounting import profile_from_description
+from dpdask.ledger.hash_chain import Standing, body_of, spent_after, steps_of, total_in
+from dpdask.ledger.models import DatasetState, LedgerHead, ReleaseRecord, SeriesWindow
+from dpdask.ledger.schema import entries
 
 __all__ = ["dataset_state", "release_record", "series_windows"]
 
@@ -21,7 +21,9 @@ _AT_ONCE = 500  # releases in one statement
 def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
     """A dataset with all its releases."""
     query = select(entries.c.release, entries.c.kind, entries.c.body).where(
-        entries.c.dataset == standing.dataset, entries.c.release.is_not(None), entries.c.kind != "settle"
+        entries.c.dataset == standing.dataset,
+        entries.c.release.is_not(None),
+        entries.c.kind != "settle",
     )
     rows = connection.execute(query.order_by(entries.c.sequence)).all()
     details: dict[str, dict[str, Any]] = {}
@@ -29,7 +31,9 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
         if row.kind == "reserve":
             facts = json.loads(row.body)
             alone = _epsilon_alone(json.dumps(facts["profile"]), standing.total.delta)
-            details[row.release] = {name: facts.get(name) for name in ("name", "at", "output")} | {"epsilon": alone}
+            details[row.release] = {name: facts.get(name) for name in ("name", "at", "output")} | {
+                "epsilon": alone
+            }
     return DatasetState(
         name=standing.dataset,
         total=standing.total,
@@ -75,7 +79,9 @@ def series_windows(connection: Connection, dataset: str, series: str) -> list[Se
     """The windows of a series that were charged, oldest first; other releases are not read."""
     # Asked for the dataset too, or for an order, SQLite would walk through the whole dataset.
     named = connection.execute(select(entries).where(entries.c.series == series)).all()
-    oldest_first = sorted((row for row in named if row.dataset == dataset), key=lambda row: int(row.sequence))
+    oldest_first = sorted(
+        (row for row in named if row.dataset == dataset), key=lambda row: int(row.sequence)
+    )
     last: dict[str, str] = {}
     for start in range(0, len(oldest_first), _AT_ONCE):
         releases = [row.release for row in oldest_first[start : start + _AT_ONCE]]
@@ -85,4 +91,7 @@ def series_windows(connection: Connection, dataset: str, series: str) -> list[Se
         for row in sorted(connection.execute(steps), key=lambda row: int(row.sequence)):
             last[row.release] = row.kind
     noted = [(row.release, body_of(row)) for row in oldest_first]
-    return [SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release]) for release, facts in noted]
+    return [
+        SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release])
+        for release, facts in noted
+    ]

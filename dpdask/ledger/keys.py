@@ -1,8 +1,9 @@
 """The master key that wraps release keys, and where it is kept: never with the ledger.
 
-Whoever reads a release key before its release is published and its key destroyed can take the noise away again. A backup of
-the database is read by others than the release was made for, so release keys lie in it under AES-256-GCM, and the master key
-comes from the environment, from a file, or from the user's configuration folder.
+Whoever reads a release key before its release is published and its key destroyed can take the noise
+away again. A backup of the database is read by others than the release was made for, so release
+keys lie in it under AES-256-GCM, and the master key comes from the environment, from a file, or
+from the user's configuration folder.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpdask.errors import InvalidSpec, LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.noise.stream import random_bytes
+from dpdask.keystream import random_bytes
 
 __all__ = ["KeyWrapper", "default_key_file", "find_master_key", "make_master_key"]
 
@@ -28,7 +29,7 @@ _MAKE = "make one with `openssl rand -hex 32`"
 
 
 class KeyWrapper:
-    """Wraps release keys under one master key of 32 bytes, each bound to its dataset and release."""
+    """Wrap release keys under one master key of 32 bytes, each bound to dataset and release."""
 
     __slots__ = ("_cipher", "check")
 
@@ -36,7 +37,9 @@ class KeyWrapper:
         if len(master_key) != 32:
             raise LedgerError(f"the master key has {len(master_key)} bytes; give exactly 32")
         self._cipher = AESGCM(_subkey(master_key, b"dpdask-wrap-v2"))
-        self.check = _subkey(master_key, b"dpdask-check-v2").hex()  # tells one master key from another, and nothing else
+        self.check = _subkey(
+            master_key, b"dpdask-check-v2"
+        ).hex()  # tells one master key from another, and nothing else
 
     def __repr__(self) -> str:
         return "<KeyWrapper redacted>"
@@ -56,7 +59,8 @@ class KeyWrapper:
             return self._cipher.decrypt(content[:12], content[12:], _bound_to(dataset, release))
         except InvalidTag:
             raise LedgerCorrupt(
-                "the stored key of the release was changed in the database; `dpdask abort` the release and start a new one"
+                "the stored key of the release was changed in the database; `dpdask abort` the"
+                " release and start a new one"
             ) from None
 
 
@@ -76,7 +80,8 @@ def default_key_file() -> Path:
 
 
 def find_master_key(database: Path | None) -> bytes | None:
-    """The master key from DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE or the configuration folder; None where there is none.
+    """The master key from DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE or the configuration folder;
+    None where there is none.
 
     A key file in the folder of the SQLite file ``database`` is refused.
     """
@@ -89,16 +94,22 @@ def find_master_key(database: Path | None) -> bytes | None:
         return None
     _check_apart(path, database)
     if not named and path.stat().st_mode & 0o077:
-        raise MasterKeyError(f"the master key {str(path)!r} can be read by others; `chmod 600` it, or make another")
+        raise MasterKeyError(
+            f"the master key {str(path)!r} can be read by others; `chmod 600` it, or make another"
+        )
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
-        raise MasterKeyError(f"the master key file {str(path)!r} cannot be read; check the path and who may read it") from None
+        raise MasterKeyError(
+            f"the master key file {str(path)!r} cannot be read; check the path and who may read it"
+        ) from None
     return _parsed(text, f"the file {str(path)!r}")
 
 
 def make_master_key(database: Path | None) -> bytes:
-    """The master key of a new ledger: the one that is there, else a new one in the configuration folder."""
+    """The master key of a new ledger: the one that is there, else a new one in the configuration
+    folder.
+    """
     found = find_master_key(database)
     if found is not None:
         return found
@@ -117,7 +128,8 @@ def make_master_key(database: Path | None) -> bytes:
         temporary.unlink()
     except OSError:
         raise MasterKeyError(
-            f"no master key could be written to {str(path)!r}; set {VARIABLE} or {FILE_VARIABLE}: {_MAKE}"
+            f"no master key could be written to {str(path)!r}; set {VARIABLE} or"
+            f" {FILE_VARIABLE}: {_MAKE}"
         ) from None
     made = find_master_key(database)
     assert made is not None
@@ -127,7 +139,8 @@ def make_master_key(database: Path | None) -> bytes:
 def _check_apart(path: Path, database: Path | None) -> None:
     if database is not None and path.resolve().parent == database.resolve().parent:
         raise MasterKeyError(
-            f"the master key {str(path)!r} lies in the ledger's own folder, and a copy of that folder would hold the noise keys"
+            f"the master key {str(path)!r} lies in the ledger's own folder, and a copy of that"
+            " folder would hold the noise keys"
             " and what opens them; move it elsewhere"
         )
 

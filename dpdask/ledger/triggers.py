@@ -1,7 +1,8 @@
 """Triggers that keep the ledger append-only, also against statements that are not ours.
 
-``INSERT OR REPLACE`` deletes rows without firing SQLite's triggers for deletions, so insertions are guarded too: no row takes
-the key of another, an entry follows the newest one of its dataset, and what was charged so far never becomes less.
+``INSERT OR REPLACE`` deletes rows without firing SQLite's triggers for deletions, so insertions are
+guarded too: no row takes the key of another, an entry follows the newest one of its dataset, and
+what was charged so far never becomes less.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ __all__ = ["trigger_statements"]
 
 _REFUSAL = "the ledger is append-only"
 
-# What must not be there before a row is inserted, by table; an entry must also follow the newest one of its dataset.
+# What must not be there before a row is inserted, by table; an entry must also follow the newest
+# one of its dataset.
 _TAKEN = {
     "dpdask_schema": ["version = NEW.version"],
     "dpdask_settings": ["name = NEW.name"],
@@ -24,7 +26,8 @@ _TAKEN = {
     ],
 }
 _FOLLOWS = (
-    "NEW.sequence = 1 OR EXISTS (SELECT 1 FROM dpdask_entries WHERE dataset = NEW.dataset AND sequence = NEW.sequence - 1"
+    "NEW.sequence = 1 OR EXISTS (SELECT 1 FROM dpdask_entries WHERE dataset = NEW.dataset AND"
+    " sequence = NEW.sequence - 1"
     " AND hash = NEW.previous AND mu_squared <= NEW.mu_squared AND delta <= NEW.delta)"
 )
 _DELETED_AT_CLOSE = "dpdask_release_keys"
@@ -59,18 +62,22 @@ def _sqlite() -> list[str]:
 def _postgres() -> list[str]:
     refuse = f"RAISE EXCEPTION '{_REFUSAL}'"
     statements = [
-        f"CREATE OR REPLACE FUNCTION dpdask_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {refuse}; END $$"
+        "CREATE OR REPLACE FUNCTION dpdask_append_only() RETURNS trigger LANGUAGE plpgsql AS $$"
+        f" BEGIN {refuse}; END $$"
     ]
     for table in _TAKEN:
         function = f"{table}_check"
         statements += [
             f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN IF {_wrong(table)} THEN {refuse}; END IF; RETURN NEW; END $$",
-            f"CREATE TRIGGER {table}_insert BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()",
+            f"CREATE TRIGGER {table}_insert BEFORE INSERT ON {table} FOR EACH ROW EXECUTE"
+            f" FUNCTION {function}()",
         ]
         actions = "UPDATE" if table == _DELETED_AT_CLOSE else "UPDATE OR DELETE"
         statements += [
-            f"CREATE TRIGGER {table}_change BEFORE {actions} ON {table} FOR EACH ROW EXECUTE FUNCTION dpdask_append_only()",
-            f"CREATE TRIGGER {table}_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION dpdask_append_only()",
+            f"CREATE TRIGGER {table}_change BEFORE {actions} ON {table} FOR EACH ROW EXECUTE"
+            " FUNCTION dpdask_append_only()",
+            f"CREATE TRIGGER {table}_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION"
+            " dpdask_append_only()",
         ]
     return statements

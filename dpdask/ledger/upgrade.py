@@ -1,7 +1,9 @@
-"""Bring a ledger of 0.1.0 to today's tables: its chains are verified, kept as they are, and go on from an entry of the upgrade.
+"""Bring a ledger of 0.1.0 to today's tables: its chains are verified, kept as they are, and go on
+from an entry of the upgrade.
 
-0.1.0 composed its releases by privacy loss distributions, which is not valid for releases chosen after others were seen. The
-upgrade's entry notes what each of them is charged now, and the sums; its hash follows from the last entry of 0.1.0.
+0.1.0 composed its releases by privacy loss distributions, which is not valid for releases chosen
+after others were seen. The upgrade's entry notes what each of them is charged now, and the sums;
+its hash follows from the last entry of 0.1.0.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, insert, text
 
+from dpdask.accounting import profile_from_description
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger.chain import GENESIS, Standing, append, chain_hash, columns_of, standing_of
 from dpdask.ledger.charges import NOTHING, Spent, charge_of
+from dpdask.ledger.hash_chain import GENESIS, Standing, append, chain_hash, columns_of, standing_of
 from dpdask.ledger.history import dataset_state
 from dpdask.ledger.keys import KeyWrapper, find_master_key, make_master_key
-from dpdask.ledger.records import DatasetState, LedgerHead
-from dpdask.ledger.schema import hold_schema, note_keys, schema_version
-from dpdask.ledger.tables import (
+from dpdask.ledger.models import DatasetState, LedgerHead
+from dpdask.ledger.schema import (
     SCHEMA_VERSION,
     connect,
     create_tables,
@@ -32,8 +34,8 @@ from dpdask.ledger.tables import (
     plain_errors,
     release_keys,
 )
+from dpdask.ledger.versions import hold_schema, note_keys, schema_version
 from dpdask.privacy import PrivacyBudget
-from dpdask.profiles import profile_from_description
 
 __all__ = ["upgrade_ledger"]
 
@@ -41,10 +43,11 @@ _TABLES = ("dpdask_entries", "dpdask_datasets", "dpdask_release_keys")
 
 
 def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
-    """Upgrade the ledger at ``url`` in one transaction; the state of every dataset. Keys of open releases are wrapped.
+    """Upgrade the ledger at ``url`` in one transaction; the state of every dataset. Keys of open
+    releases are wrapped.
 
-    Guarantee: every entry of 0.1.0 stays, in its chain. A dataset that has spent more than its total by today's rule is kept
-    and takes no further release.
+    Guarantee: every entry of 0.1.0 stays, in its chain. A dataset that has spent more than its
+    total by today's rule is kept and takes no further release.
     """
     parsed = parse_url(url)
     database = database_file(parsed)
@@ -58,7 +61,8 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
                 raise LedgerError(
                     "the database holds no ledger of dpdask 0.1.0; there is nothing to upgrade"
                     if version == 0
-                    else f"the ledger has tables of version {version}, which needs no upgrade to {SCHEMA_VERSION}"
+                    else f"the ledger has tables of version {version}, which needs no upgrade to"
+                    f" {SCHEMA_VERSION}"
                 )
             old_entries, old_datasets, old_keys = (_rows(connection, table) for table in _TABLES)
             for row in old_datasets:
@@ -69,7 +73,10 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
             create_tables(connection)
             note_keys(connection, wrapper)
             states = [
-                _move(connection, row, [entry for entry in old_entries if entry.dataset == row.name]) for row in old_datasets
+                _move(
+                    connection, row, [entry for entry in old_entries if entry.dataset == row.name]
+                )
+                for row in old_datasets
             ]
             owner = {entry.release: entry.dataset for entry in old_entries}
             for row in old_keys:
@@ -82,7 +89,11 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
 
 
 def _rows(connection: Connection, table: str) -> list[Any]:
-    order = {"dpdask_entries": "sequence", "dpdask_datasets": "name", "dpdask_release_keys": "release"}[table]
+    order = {
+        "dpdask_entries": "sequence",
+        "dpdask_datasets": "name",
+        "dpdask_release_keys": "release",
+    }[table]
     return list(connection.execute(text(f"SELECT * FROM {table} ORDER BY {order}")))
 
 
@@ -90,14 +101,23 @@ def _check_old(dataset: Any, rows: list[Any]) -> None:
     """The chain of a dataset by the rule of 0.1.0."""
     previous = GENESIS
     for row in rows:
-        if row.previous != previous or row.hash != chain_hash(previous, row.dataset, row.release or "", row.kind, row.body):
+        if row.previous != previous or row.hash != chain_hash(
+            previous, row.dataset, row.release or "", row.kind, row.body
+        ):
             raise LedgerCorrupt(
-                f"entry {row.sequence} of dataset {dataset.name!r} does not follow from the one before it; nothing was upgraded"
+                f"entry {row.sequence} of dataset {dataset.name!r} does not follow from the one"
+                " before it; nothing was upgraded"
             )
         previous = row.hash
     opening = json.loads(rows[0].body) if rows and rows[0].kind == "open" else {}
-    if (opening.get("epsilon"), opening.get("delta")) != (float(dataset.epsilon), float(dataset.delta)):
-        raise LedgerCorrupt(f"the total of dataset {dataset.name!r} is not the one it was opened with; nothing was upgraded")
+    if (opening.get("epsilon"), opening.get("delta")) != (
+        float(dataset.epsilon),
+        float(dataset.delta),
+    ):
+        raise LedgerCorrupt(
+            f"the total of dataset {dataset.name!r} is not the one it was opened with; nothing"
+            " was upgraded"
+        )
 
 
 def _drop(connection: Connection) -> None:
@@ -107,7 +127,9 @@ def _drop(connection: Connection) -> None:
 
 
 def _move(connection: Connection, dataset: Any, rows: list[Any]) -> DatasetState:
-    """Put the entries of a dataset into the new tables, with sums beside them, and the upgrade's entry after them."""
+    """Put the entries of a dataset into the new tables, with sums beside them, and the upgrade's
+    entry after them.
+    """
     total = PrivacyBudget(epsilon=float(dataset.epsilon), delta=float(dataset.delta))
     connection.execute(insert(datasets).values(name=dataset.name))
     spent, clock, charges = NOTHING, "", {}
@@ -119,27 +141,53 @@ def _move(connection: Connection, dataset: Any, rows: list[Any]) -> DatasetState
             spent += Spent.on(charge)
         clock = max(clock, facts["at"])
         mu_squared, delta = spent.digits()
-        kept = {name: getattr(row, name) for name in ("dataset", "release", "kind", "body", "previous", "hash")}
-        columns = {**columns_of(row.kind, facts), "clock": clock, "mu_squared": mu_squared, "delta": delta}
+        kept = {
+            name: getattr(row, name)
+            for name in ("dataset", "release", "kind", "body", "previous", "hash")
+        }
+        columns = {
+            **columns_of(row.kind, facts),
+            "clock": clock,
+            "mu_squared": mu_squared,
+            "delta": delta,
+        }
         connection.execute(insert(entries).values(sequence=sequence, **kept, **columns))
-    last = Standing(dataset.name, total, spent, LedgerHead(dataset.name, len(rows), rows[-1].hash), clock)
-    append(connection, dataset.name, last, "upgrade", {"schema": SCHEMA_VERSION, "from": "0.1.0", "charges": charges})
+    last = Standing(
+        dataset.name, total, spent, LedgerHead(dataset.name, len(rows), rows[-1].hash), clock
+    )
+    append(
+        connection,
+        dataset.name,
+        last,
+        "upgrade",
+        {"schema": SCHEMA_VERSION, "from": "0.1.0", "charges": charges},
+    )
     standing = standing_of(connection, dataset.name, lock=False)
     assert standing is not None
     return dataset_state(connection, standing)
 
 
-def _move_key(connection: Connection, row: Any, dataset: str, master: bytes | None, wrapper: KeyWrapper | None) -> None:
+def _move_key(
+    connection: Connection, row: Any, dataset: str, master: bytes | None, wrapper: KeyWrapper | None
+) -> None:
     """The key of a release that is open, wrapped as keys are now."""
     secret = bytes(row.content)
     if row.wrapped:
         if master is None:
-            raise MasterKeyError("an open release has a key wrapped by a master key; set DPDASK_MASTER_KEY to that one")
+            raise MasterKeyError(
+                "an open release has a key wrapped by a master key; set DPDASK_MASTER_KEY to"
+                " that one"
+            )
         try:
             secret = AESGCM(master).decrypt(secret[:12], secret[12:], row.release.encode())
         except InvalidTag:
             raise MasterKeyError(
-                "the master key does not fit the key of an open release; set DPDASK_MASTER_KEY to the one it was made with"
+                "the master key does not fit the key of an open release; set DPDASK_MASTER_KEY"
+                " to the one it was made with"
             ) from None
     content = secret if wrapper is None else wrapper.wrap(dataset, row.release, secret)
-    connection.execute(insert(release_keys).values(release=row.release, wrapped=int(wrapper is not None), content=content))
+    connection.execute(
+        insert(release_keys).values(
+            release=row.release, wrapped=int(wrapper is not None), content=content
+        )
+    )

@@ -1,12 +1,19 @@
-"""Mechanisms: (budget, body, shape) to noise with a guarantee. After calibration nobody asks which one it was."""
+"""Mechanisms: (budget, body, shape) to noise with a guarantee. After calibration nobody asks which
+one it was.
+"""
 
-from dpdask.mechanisms.allocation import Allocation, Binary, Given, MaxPnr, Uniform
-from dpdask.mechanisms.calibrated import Calibrated, Steps, amortise, amplified_rate
+from dpdask.mechanisms.base import Calibrated, Steps, amortise, amplified_rate
 from dpdask.mechanisms.directional import directional
-from dpdask.mechanisms.from_spec import calibrate, calibrate_mechanism, steps_of
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
-from dpdask.mechanisms.mvg import mvg
+from dpdask.mechanisms.reproductions.mvg import mvg
+from dpdask.mechanisms.reproductions.mvg_allocation import (
+    Allocation,
+    Binary,
+    Given,
+    MaxPnr,
+    Uniform,
+)
 from dpdask.mechanisms.spherical import k_norm, rank_one
 
 __all__ = [
@@ -20,8 +27,6 @@ __all__ = [
     "amortise",
     "amplified_rate",
     "analytic_gaussian",
-    "calibrate",
-    "calibrate_mechanism",
     "classic_gaussian",
     "directional",
     "idn",
@@ -30,7 +35,6 @@ __all__ = [
     "mgm",
     "mvg",
     "rank_one",
-    "steps_of",
     "udn",
     "utility_weights",
 ]

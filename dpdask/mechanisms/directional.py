@@ -1,11 +1,14 @@
-"""Tight directional noise on a box of public ranges: MVG's and IDN's idea at the exact privacy price.
+"""Tight directional noise on a box of public ranges: MVG's and IDN's idea at the exact privacy
+price.
 
-With standard deviation sigma_i along feature i, ranges c_i and weights P_i the exact privacy is mu^2 = r sum c_i^2/sigma_i^2,
-r the number of entries that share a feature's range. Minimising sum P_i sigma_i^2 under that constraint gives
+With standard deviation sigma_i along feature i, ranges c_i and weights P_i the exact privacy is
+mu^2 = r sum c_i^2/sigma_i^2, r the number of entries that share a feature's range. Minimising sum
+P_i sigma_i^2 under that constraint gives
 
     sigma_i^2 = r (c_i / sqrt(P_i)) sum_k c_k sqrt(P_k) / mu^2.
 
-Its weighted error is (sum c_i sqrt(P_i))^2 / (sum P_i sum c_i^2) <= 1 times that of i.i.d. noise (Cauchy-Schwarz).
+Its weighted error is (sum c_i sqrt(P_i))^2 / (sum P_i sum c_i^2) <= 1 times that of i.i.d. noise
+(Cauchy-Schwarz).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.base import Calibrated, Steps
 from dpdask.mechanisms.gaussian import exact_suffix, verified_gaussian
 from dpdask.mechanisms.mgm import check_weights
 from dpdask.noise import DiagonalFactor, Factor, KroneckerNoise, ScaledIdentity
@@ -36,14 +39,18 @@ def directional(
 ) -> Calibrated:
     """The diagonal Gaussian noise with the least weighted error on a box of ranges.
 
-    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards privacy.
+    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
+    privacy.
     """
     if not isinstance(body, (Box, RecordBox)):
         raise InvalidMechanism(
-            "directional noise gains nothing on an l2 ball; give ranges instead of an l2 bound, or use analytic-gaussian"
+            "directional noise gains nothing on an l2 ball; give ranges instead of an l2 bound,"
+            " or use analytic-gaussian"
         )
     if body.shape != tuple(shape):
-        raise InvalidMechanism(f"ranges for shape {body.shape} do not fit shape {tuple(shape)}; give both the same")
+        raise InvalidMechanism(
+            f"ranges for shape {body.shape} do not fit shape {tuple(shape)}; give both the same"
+        )
     axis = body.feature_axis
     size = shape[axis]
     importance = np.ones(size) if weights is None else check_weights(weights, size)
@@ -52,7 +59,9 @@ def directional(
         unscaled: Factor = ScaledIdentity(size)
     else:
         widths = np.broadcast_to(np.asarray(body.widths), size)
-        unscaled = DiagonalFactor(np.sqrt(widths / np.sqrt(importance)) / math.sqrt(max(body.widths)))
+        unscaled = DiagonalFactor(
+            np.sqrt(widths / np.sqrt(importance)) / math.sqrt(max(body.widths))
+        )
     shaped = [ScaledIdentity(n) if i != axis else unscaled for i, n in enumerate(shape)]
     scale = body.whitened(shaped) / mu * (1 + 1e-14)
     shaped[axis] = unscaled.times(scale)
@@ -60,7 +69,8 @@ def directional(
         noise=KroneckerNoise(tuple(shaped)),
         body=body,
         budget=budget,
-        theorem="tight directional noise (Balle & Wang 2018, Thm 8, on a box)" + exact_suffix(steps),
+        theorem="tight directional noise (Balle & Wang 2018, Thm 8, on a box)"
+        + exact_suffix(steps),
         steps=steps,
         calibration={"scale": scale},
     )

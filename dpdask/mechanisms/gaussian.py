@@ -1,18 +1,28 @@
-"""Independent and Kronecker-shaped Gaussian noise at the exact privacy price: classic, analytic, IMGM."""
+"""Independent and Kronecker-shaped Gaussian noise at the exact privacy price: classic, analytic,
+IMGM.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
+from dpdask.accounting import GaussianProfile
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.base import Calibrated, Steps
 from dpdask.noise import Factor, IidNoise, KroneckerNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
-from dpdask.profiles import GaussianProfile
 from dpdask.sensitivity import Body
 
-__all__ = ["analytic_gaussian", "check_factors", "classic_gaussian", "exact_suffix", "gaussian_mu", "imgm", "verified_gaussian"]
+__all__ = [
+    "analytic_gaussian",
+    "check_factors",
+    "classic_gaussian",
+    "exact_suffix",
+    "gaussian_mu",
+    "imgm",
+    "verified_gaussian",
+]
 
 _UP = 1 + 1e-14
 
@@ -21,7 +31,9 @@ def check_factors(factors: Sequence[Factor], shape: Sequence[int]) -> tuple[Fact
     """The factors, one per axis of ``shape`` and of its length."""
     sizes = tuple(factor.size for factor in factors)
     if sizes != tuple(shape):
-        raise InvalidMechanism(f"factors of sizes {sizes} do not fit shape {tuple(shape)}; give one factor per axis")
+        raise InvalidMechanism(
+            f"factors of sizes {sizes} do not fit shape {tuple(shape)}; give one factor per axis"
+        )
     return tuple(factors)
 
 
@@ -45,20 +57,28 @@ def verified_gaussian(
     mu = gaussian_mu(noise, body)
     return Calibrated(
         noise=noise,
-        guarantee=Guarantee(claimed=budget, theorem=theorem, verified=steps.compose(GaussianProfile(mu), body.adjacency)),
+        guarantee=Guarantee(
+            claimed=budget,
+            theorem=theorem,
+            verified=steps.compose(GaussianProfile(mu), body.adjacency),
+        ),
         calibration={**calibration, "mu": mu},
     )
 
 
-def classic_gaussian(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
-    """i.i.d. noise by the textbook formula ``sigma = s sqrt(2 ln(1.25/delta)) / epsilon`` (Dwork & Roth 2014, Thm A.1).
+def classic_gaussian(
+    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
+) -> Calibrated:
+    """i.i.d. noise by the textbook formula ``sigma = s sqrt(2 ln(1.25/delta)) / epsilon`` (Dwork &
+    Roth 2014, Thm A.1).
 
     Guarantee: sufficient, for epsilon < 1 only; the verified profile is strictly better.
     """
     step = steps.strong_step(budget)
     if step.epsilon >= 1:
         raise InvalidMechanism(
-            f"epsilon={step.epsilon:g} is outside the classic theorem, which needs epsilon < 1; use analytic-gaussian"
+            f"epsilon={step.epsilon:g} is outside the classic theorem, which needs epsilon < 1;"
+            " use analytic-gaussian"
         )
     sigma = body.radius * math.sqrt(2 * math.log(1.25 / step.delta)) / step.epsilon * _UP
     return verified_gaussian(
@@ -71,10 +91,14 @@ def classic_gaussian(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...
     )
 
 
-def analytic_gaussian(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
-    """The least i.i.d. Gaussian noise that honours ``budget`` (Balle & Wang 2018, Thm 8; IMGM Alg 1, Thm 4).
+def analytic_gaussian(
+    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
+) -> Calibrated:
+    """The least i.i.d. Gaussian noise that honours ``budget`` (Balle & Wang 2018, Thm 8; IMGM Alg
+    1, Thm 4).
 
-    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards privacy.
+    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
+    privacy.
     """
     mu = steps.step_mu(budget, body.adjacency)
     sigma = body.radius / mu * _UP
@@ -96,9 +120,11 @@ def imgm(
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
 ) -> Calibrated:
-    """The least multiple of given Kronecker factors that honours ``budget`` (IMGM Thm 2); i.i.d. without factors.
+    """The least multiple of given Kronecker factors that honours ``budget`` (IMGM Thm 2); i.i.d.
+    without factors.
 
-    Guarantee: exact on every body: ``mu = sup ||W D||``. On an l2 ball no factors beat i.i.d. noise.
+    Guarantee: exact on every body: ``mu = sup ||W D||``. On an l2 ball no factors beat i.i.d.
+    noise.
     """
     if factors is None:
         return analytic_gaussian(budget=budget, body=body, shape=shape, steps=steps)
@@ -118,4 +144,8 @@ def imgm(
 
 def exact_suffix(steps: Steps) -> str:
     """How exactly calibrated Gaussian steps compose."""
-    return steps.suffix("exact composition (IMGM Thm 4)" if steps.sampling_rate is None else "privacy loss distributions")
+    return steps.suffix(
+        "exact composition (IMGM Thm 4)"
+        if steps.sampling_rate is None
+        else "privacy loss distributions"
+    )

@@ -1,10 +1,12 @@
-"""The matrix Gaussian mechanisms (MGM, UDN, IDN; Yang et al., Matrix Gaussian Mechanisms for DP Learning).
+"""The matrix Gaussian mechanisms (MGM, UDN, IDN; Yang et al., Matrix Gaussian Mechanisms for DP
+Learning).
 
     zeta^2 = -2 ln delta + 2 sqrt(-M ln delta) + M,    B = (sqrt(zeta^2 + 2 epsilon) - zeta)^2 / s^2
 
-MGM (Thm 1) asks for a product of ||U_k^-1||_F^2 of at most B, UDN (Thm 2: one coloured mode) for ||U^-1||_F^2 <= B,
-IDN (Thm 3: one diagonal mode of length m, entries in [a, b]) for ||U^-1||_F^2 <= m B with s = (b - a) sqrt(M).
-The proofs are in terms of the Kronecker product, so they hold for tensors of any order.
+MGM (Thm 1) asks for a product of ||U_k^-1||_F^2 of at most B, UDN (Thm 2: one coloured mode) for
+||U^-1||_F^2 <= B, IDN (Thm 3: one diagonal mode of length m, entries in [a, b]) for ||U^-1||_F^2 <=
+m B with s = (b - a) sqrt(M). The proofs are in terms of the Kronecker product, so they hold for
+tensors of any order.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.base import Calibrated, Steps
 from dpdask.mechanisms.gaussian import check_factors, verified_gaussian
 from dpdask.noise import Factor, KroneckerNoise, ScaledIdentity
 from dpdask.noise.factors import Floats, along_directions, check_orthonormal
@@ -34,15 +36,20 @@ def noise_bound(*, entries: int, budget: PrivacyBudget, sensitivity: float) -> f
     log_delta = -math.log(budget.delta)
     zeta_squared = 2 * log_delta + 2 * math.sqrt(entries * log_delta) + entries
     zeta = math.sqrt(zeta_squared)
-    return (2 * budget.epsilon / (zeta + math.sqrt(zeta_squared + 2 * budget.epsilon)) / sensitivity) ** 2
+    return (
+        2 * budget.epsilon / (zeta + math.sqrt(zeta_squared + 2 * budget.epsilon)) / sensitivity
+    ) ** 2
 
 
 def utility_weights(utility: Any, directions: Floats | None = None) -> Floats:
-    """P_k = sum_j (W V)_jk^2: how much the output W f cares for noise along direction k (MGM Alg 1)."""
+    """P_k = sum_j (W V)_jk^2: how much the output W f cares for noise along direction k (MGM Alg
+    1).
+    """
     matrix = np.asarray(utility, dtype=np.float64)
     if directions is not None and matrix.shape[-1] != directions.shape[0]:
         raise InvalidMechanism(
-            f"utility of {matrix.shape[-1]} columns does not fit directions of length {directions.shape[0]}; give both alike"
+            f"utility of {matrix.shape[-1]} columns does not fit directions of length"
+            f" {directions.shape[0]}; give both alike"
         )
     seen = matrix if directions is None else matrix @ directions
     return np.asarray(np.sum(seen**2, axis=0), dtype=np.float64)
@@ -52,26 +59,36 @@ def check_weights(weights: Any, size: int) -> Floats:
     """One finite weight > 0 for each index of a mode."""
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (size,):
-        raise InvalidMechanism(f"{values.size} weights do not fit a mode of length {size}; give one weight per index")
+        raise InvalidMechanism(
+            f"{values.size} weights do not fit a mode of length {size}; give one weight per index"
+        )
     if not np.all((values >= 1e-100) & (values <= 1e100)):
-        raise InvalidMechanism("a weight is not > 0, that is, allows infinite noise; give every index a finite weight > 0")
+        raise InvalidMechanism(
+            "a weight is not > 0, that is, allows infinite noise; give every index a finite"
+            " weight > 0"
+        )
     return values
 
 
 def _mode_factor(size: int, weights: Any, directions: Any, inverse_budget: float) -> Factor:
-    """The factor with ||U^-1||_F^2 = ``inverse_budget`` and the least weighted variance (MGM Alg 1)."""
+    """The factor with ||U^-1||_F^2 = ``inverse_budget`` and the least weighted variance (MGM Alg
+    1).
+    """
     basis = None
     if directions is not None:
         basis = np.asarray(directions, dtype=np.float64).T
         if basis.shape != (size, size):
             raise InvalidMechanism(
-                f"directions of shape {basis.T.shape} are no basis of a mode of length {size}; give {size} rows"
+                f"directions of shape {basis.T.shape} are no basis of a mode of length {size};"
+                f" give {size} rows"
             )
         check_orthonormal(basis)
     if weights is None:
         return ScaledIdentity(size, math.sqrt(size / inverse_budget) * _UP)
     root = np.sqrt(check_weights(weights, size))
-    return along_directions(size, basis, np.sqrt(math.fsum(root) / (root * inverse_budget)) * _UP, None)
+    return along_directions(
+        size, basis, np.sqrt(math.fsum(root) / (root * inverse_budget)) * _UP, None
+    )
 
 
 def mgm(
@@ -84,11 +101,14 @@ def mgm(
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
 ) -> Calibrated:
-    """Kronecker noise with one factor per mode, by Thm 1; utility-optimal for ``weights`` per mode (Alg 1).
+    """Kronecker noise with one factor per mode, by Thm 1; utility-optimal for ``weights`` per mode
+    (Alg 1).
 
     Guarantee: sufficient, looser by about sqrt(M) than the exact profile.
     """
-    bound = noise_bound(entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius)
+    bound = noise_bound(
+        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius
+    )
     if factors is not None:
         shaped = check_factors(factors, shape)
         norm = math.prod(factor.power_sum(-2) for factor in shaped)
@@ -96,7 +116,9 @@ def mgm(
     else:
         per_mode = bound ** (1 / len(shape))
         made = tuple(
-            _mode_factor(size, _for_axis(weights, i, shape), _for_axis(directions, i, shape), per_mode)
+            _mode_factor(
+                size, _for_axis(weights, i, shape), _for_axis(directions, i, shape), per_mode
+            )
             for i, size in enumerate(shape)
         )
     return verified_gaussian(
@@ -113,17 +135,23 @@ def _for_axis(values: Sequence[Any] | None, axis: int, shape: tuple[int, ...]) -
     if values is None:
         return None
     if len(values) != len(shape):
-        raise InvalidMechanism(f"{len(values)} per-axis lists do not fit shape {shape}; give one (or null) per axis")
+        raise InvalidMechanism(
+            f"{len(values)} per-axis lists do not fit shape {shape}; give one (or null) per axis"
+        )
     return values[axis]
 
 
 def _one_mode(shape: tuple[int, ...], axis: int, factor: Factor) -> KroneckerNoise:
-    return KroneckerNoise(tuple(factor if i == axis else ScaledIdentity(size) for i, size in enumerate(shape)))
+    return KroneckerNoise(
+        tuple(factor if i == axis else ScaledIdentity(size) for i, size in enumerate(shape))
+    )
 
 
 def _check_axis(axis: int, shape: tuple[int, ...]) -> int:
     if not -len(shape) <= axis < len(shape):
-        raise InvalidMechanism(f"axis={axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}")
+        raise InvalidMechanism(
+            f"axis={axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
+        )
     return axis % len(shape)
 
 
@@ -142,7 +170,9 @@ def udn(
     Guarantee: sufficient; the verified profile is the exact one.
     """
     axis = _check_axis(axis, shape)
-    bound = noise_bound(entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius)
+    bound = noise_bound(
+        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius
+    )
     return verified_gaussian(
         noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, directions, bound)),
         body=body,
@@ -162,18 +192,23 @@ def idn(
     weights: Sequence[float] | None = None,
     steps: Steps = Steps(),
 ) -> Calibrated:
-    """Independent directional noise by Thm 3: a diagonal factor on ``axis``, entries in one public range.
+    """Independent directional noise by Thm 3: a diagonal factor on ``axis``, entries in one public
+    range.
 
-    Guarantee: sufficient on a box of ranges (unequal ranges count as the widest); the verified profile is exact.
+    Guarantee: sufficient on a box of ranges (unequal ranges count as the widest); the verified
+    profile is exact.
     """
     if not isinstance(body, (Box, RecordBox)):
         raise InvalidMechanism(
-            "idn is proved for entries in a public range, not for an l2 ball; give sensitivity: {ranges: ...}"
+            "idn is proved for entries in a public range, not for an l2 ball; give sensitivity:"
+            " {ranges: ...}"
         )
     axis = _check_axis(axis, shape)
     entries = math.prod(shape)
     step = steps.strong_step(budget)
-    bound = shape[axis] * noise_bound(entries=entries, budget=step, sensitivity=max(body.widths) * math.sqrt(entries))
+    bound = shape[axis] * noise_bound(
+        entries=entries, budget=step, sensitivity=max(body.widths) * math.sqrt(entries)
+    )
     return verified_gaussian(
         noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, None, bound)),
         body=body,

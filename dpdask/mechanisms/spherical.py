@@ -1,4 +1,6 @@
-"""Spherical noise ``R v``: rank-one noise (R1SMG, Ji & Li) with its true calibration, and the l2 K-norm mechanism."""
+"""Spherical noise ``R v``: rank-one noise (R1SMG, Ji & Li) with its true calibration, and the l2
+K-norm mechanism.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,21 @@ import math
 
 from scipy.optimize import brentq
 
+from dpdask.accounting import Gamma, HalfNormal, SphericalProfile
+from dpdask.accounting.radial import gamma_ratio
+from dpdask.accounting.rounding import CALIBRATION_SLACK
 from dpdask.errors import InvalidMechanism, OutOfReach
-from dpdask.mechanisms.calibrated import Calibrated, Steps
+from dpdask.mechanisms.base import Calibrated, Steps
 from dpdask.noise import SphericalNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
-from dpdask.profiles import Gamma, HalfNormal, SphericalProfile
-from dpdask.profiles.radial import gamma_ratio
-from dpdask.profiles.rounding import CALIBRATION_SLACK
 from dpdask.sensitivity import Body
 
 __all__ = ["SPHERICAL_DOUBT", "k_norm", "paper_psi", "rank_one"]
 
-SPHERICAL_DOUBT = "spherical noise is scaled in floating point and lies on a lattice, which its profile does not cover"
+SPHERICAL_DOUBT = (
+    "spherical noise is scaled in floating point and lies on a lattice, which its"
+    " profile does not cover"
+)
 
 _UP = 1 + 1e-14
 
@@ -25,22 +30,31 @@ _UP = 1 + 1e-14
 def paper_psi(*, dimension: int, delta: float) -> float:
     """psi of R1SMG Thm 5: (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))."""
     n = (dimension - 1) / 2
-    log_ratio = math.log(delta) - 0.5 * math.log(math.pi) - math.log(gamma_ratio(n)) - 0.5 * math.log(n)
+    log_ratio = (
+        math.log(delta) - 0.5 * math.log(math.pi) - math.log(gamma_ratio(n)) - 0.5 * math.log(n)
+    )
     return math.exp(2 / (dimension - 2) * log_ratio)
 
 
 def rank_one(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], calibration: str = "exact", steps: Steps = Steps()
+    *,
+    budget: PrivacyBudget,
+    body: Body,
+    shape: tuple[int, ...],
+    calibration: str = "exact",
+    steps: Steps = Steps(),
 ) -> Calibrated:
     """Noise along one random direction: ``sqrt(sigma_star) |z| v``.
 
-    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the ideal vector's law; the vector that is
-    drawn is not that exact, so it is not certified. With ``paper``, R1SMG Thm 5 as printed, whose guarantee is false.
+    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the ideal
+    vector's law; the vector that is drawn is not that exact, so it is not certified. With
+    ``paper``, R1SMG Thm 5 as printed, whose guarantee is false.
     """
     dimension = math.prod(shape)
     if dimension <= 2:
         raise InvalidMechanism(
-            f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use analytic-gaussian"
+            f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use"
+            " analytic-gaussian"
         )
     if calibration == "exact":
         step = steps.basic_step(budget)
@@ -55,10 +69,14 @@ def rank_one(
         scale = math.sqrt(sigma_star)
         facts = {"psi": psi, "sigma_star": sigma_star}
         theorem = "R1SMG Thm 5 (disproved)" + steps.suffix("strong composition (R1SMG eq. 16)")
-        warnings = ("the published guarantee of rank-one noise is false; use calibration: exact for any real release",)
+        warnings = (
+            "the published guarantee of rank-one noise is false; use calibration: exact for any"
+            " real release",
+        )
         if step.epsilon >= 1 / dimension:
             warnings += (
-                f"epsilon={step.epsilon:g} is not below 1/M = {1 / dimension:g}, as the R1SMG paper asks; recorded as claimed",
+                f"epsilon={step.epsilon:g} is not below 1/M = {1 / dimension:g}, as the R1SMG"
+                " paper asks; recorded as claimed",
             )
     else:
         raise InvalidMechanism(f"calibration {calibration!r} is unknown; choose exact or paper")
@@ -67,7 +85,10 @@ def rank_one(
     return Calibrated(
         noise=SphericalNoise(shape, law),
         guarantee=Guarantee(
-            claimed=budget, theorem=theorem, verified=steps.compose(profile, body.adjacency), doubt=SPHERICAL_DOUBT
+            claimed=budget,
+            theorem=theorem,
+            verified=steps.compose(profile, body.adjacency),
+            doubt=SPHERICAL_DOUBT,
         ),
         calibration=facts,
         warnings=warnings,
@@ -75,11 +96,15 @@ def rank_one(
 
 
 def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> float:
-    """The least sqrt(sigma_star) whose true profile honours ``budget``; delta falls as 1/scale for large scales."""
+    """The least sqrt(sigma_star) whose true profile honours ``budget``; delta falls as 1/scale for
+    large scales.
+    """
     target = math.log(budget.delta) + math.log1p(-CALIBRATION_SLACK)
 
     def excess(log_scale: float) -> float:
-        profile = SphericalProfile(dimension=dimension, law=HalfNormal(math.exp(log_scale)), sensitivity=1.0)
+        profile = SphericalProfile(
+            dimension=dimension, law=HalfNormal(math.exp(log_scale)), sensitivity=1.0
+        )
         return profile.log_delta(budget.epsilon) - target
 
     low = 0.5 * math.log(dimension / budget.epsilon) - 3
@@ -93,21 +118,27 @@ def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> f
         log_scale += 1e-11
     if log_scale + math.log(sensitivity) > 350:
         raise OutOfReach(
-            f"rank-one noise at epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a sigma_star above 1e300;"
+            f"rank-one noise at epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a"
+            " sigma_star above 1e300;"
             " use analytic-gaussian"
         )
     return math.exp(log_scale) * sensitivity * (1 + 1e-12)
 
 
-def k_norm(*, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()) -> Calibrated:
-    """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar 2010).
+def k_norm(
+    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
+) -> Calibrated:
+    """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar
+    2010).
 
-    Guarantee: pure epsilon-DP per step in exact arithmetic; delta is not used. The vector that is drawn is not that exact, so
-    it is not certified.
+    Guarantee: pure epsilon-DP per step in exact arithmetic; delta is not used. The vector that is
+    drawn is not that exact, so it is not certified.
     """
     dimension = math.prod(shape)
     if dimension < 2:
-        raise InvalidMechanism("M=1 entry has no direction; k-norm noise needs M >= 2; use analytic-gaussian")
+        raise InvalidMechanism(
+            "M=1 entry has no direction; k-norm noise needs M >= 2; use analytic-gaussian"
+        )
     scale = body.radius / (budget.epsilon / steps.count) * (1 + 1e-12)
     law = Gamma(scale)
     profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)

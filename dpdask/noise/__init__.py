@@ -1,7 +1,13 @@
 """Noise: the shapes that mechanisms choose and the factors that colour them."""
 
+from dpdask.noise.distributions import (
+    IidNoise,
+    KroneckerNoise,
+    Noise,
+    SphericalNoise,
+    noise_from_description,
+)
 from dpdask.noise.factors import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
-from dpdask.noise.shapes import IidNoise, KroneckerNoise, Noise, SphericalNoise, noise_from_description
 
 __all__ = [
     "DenseFactor",

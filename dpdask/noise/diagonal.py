@@ -1,4 +1,4 @@
-"""Noise factors that leave entries apart: what every factor knows, scaled identities and diagonals."""
+"""Noise factors that do not mix entries: the base class, scaled identities, diagonals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import numpy as np
 from dpdask.errors import InvalidNoise
 from dpdask.noise.rounding import gamma
 
-__all__ = ["DiagonalFactor", "Factor", "Floats", "ScaledIdentity", "frozen_array", "positive_scales"]
+__all__ = [
+    "DiagonalFactor",
+    "Factor",
+    "Floats",
+    "ScaledIdentity",
+    "frozen_array",
+    "positive_scales",
+]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -32,7 +39,8 @@ def positive_scales(name: str, values: Floats) -> None:
     if np.any(bad):
         index = int(np.flatnonzero(bad.ravel())[0])
         raise InvalidNoise(
-            f"{name}[{index}]={values.ravel()[index]:g} makes the noise singular; scales must be finite and > 0 (1e-100..1e100)"
+            f"{name}[{index}]={values.ravel()[index]:g} makes the noise singular; scales must be"
+            " finite and > 0 (1e-100..1e100)"
         )
 
 
@@ -40,8 +48,9 @@ def positive_scales(name: str, values: Floats) -> None:
 class Factor(abc.ABC):
     """A non-singular square matrix U acting on one mode, and the matrix W that whitens by it.
 
-    W is the inverse of U as it is really applied: for dense and low-rank factors a matrix of doubles that is only nearly U^-1.
-    Sensitivities are those of W; whatever undoes it after the noise is post-processing.
+    W is the inverse of U as it is really applied: for dense and low-rank factors a matrix of
+    doubles that is only nearly U^-1. Sensitivities are those of W; whatever undoes it after the
+    noise is post-processing.
     """
 
     @property
@@ -55,7 +64,9 @@ class Factor(abc.ABC):
         """1 / ||W||, rounded down: the smallest singular value of U, as far as W is its inverse."""
 
     def whitening_error(self) -> float:
-        """c with ||fl(W y) - W y|| <= c ||y||, rounded up: at most six roundings of every entry, unless a factor mixes them."""
+        """c with ||fl(W y) - W y|| <= c ||y||, rounded up: at most six roundings of every entry,
+        unless a factor mixes them.
+        """
         return gamma(6) / self.smallest * _UP
 
     def looseness(self) -> float:
@@ -64,7 +75,9 @@ class Factor(abc.ABC):
 
     @abc.abstractmethod
     def power_sum(self, power: int) -> float:
-        """The sum of sigma_i(U)^power: 2 gives tr(UU'), -2 gives ||U^-1||_F^2, -4 gives ||sigma(Sigma^-1)||_2^2."""
+        """The sum of sigma_i(U)^power: 2 gives tr(UU'), -2 gives ||U^-1||_F^2, -4 gives
+        ||sigma(Sigma^-1)||_2^2.
+        """
 
     @abc.abstractmethod
     def largest_whitened_axis(self) -> float:
@@ -160,7 +173,9 @@ class DiagonalFactor(Factor):
     def __post_init__(self) -> None:
         object.__setattr__(self, "scales", frozen_array(self.scales))
         if self.scales.ndim != 1 or not self.scales.size:
-            raise InvalidNoise(f"a diagonal of shape {self.scales.shape} is no vector; give one scale per row")
+            raise InvalidNoise(
+                f"a diagonal of shape {self.scales.shape} is no vector; give one scale per row"
+            )
         positive_scales("diagonal", self.scales)
 
     @property

@@ -1,9 +1,11 @@
-"""Noise factors: the matrix U_k that colours one mode of Kronecker noise, ``Z = N x_1 U_1 ... x_k U_k``.
+"""Noise factors: the matrix U_k that colours one mode of Kronecker noise, ``Z = N x_1 U_1 ... x_k
+U_k``.
 
-Four frozen values: a scaled identity (two numbers), a diagonal, a dense matrix, and an identity plus low rank, which acts
-as ``scales[i]`` along the i-th of a few orthonormal directions and as ``base`` on everything orthogonal to them; a million
-rows with ten special directions cost ten vectors. Spectra are never expanded: all a mechanism needs of a factor is its
-power sums, its smallest singular value and its longest whitened axis.
+Four frozen values: a scaled identity (two numbers), a diagonal, a dense matrix, and an identity
+plus low rank, which acts as ``scales[i]`` along the i-th of a few orthonormal directions and as
+``base`` on everything orthogonal to them; a million rows with ten special directions cost ten
+vectors. Spectra are never expanded: all a mechanism needs of a factor is its power sums, its
+smallest singular value and its longest whitened axis.
 """
 
 from __future__ import annotations
@@ -41,11 +43,17 @@ def factor_from_description(description: dict[str, Any]) -> Factor:
         return DenseFactor(given["matrix"])
     if name == "low-rank":
         return LowRankFactor(given["base"], given["directions"], given["scales"])
-    raise InvalidNoise(f"factor {name!r} is unknown; use identity, scaled, diagonal, dense or low-rank")
+    raise InvalidNoise(
+        f"factor {name!r} is unknown; use identity, scaled, diagonal, dense or low-rank"
+    )
 
 
-def along_directions(size: int, directions: Floats | None, scales: Sequence[float] | Floats, rest: float | None) -> Factor:
-    """The symmetric factor with ``scales`` along ``directions`` (None: the standard basis) and ``rest`` elsewhere."""
+def along_directions(
+    size: int, directions: Floats | None, scales: Sequence[float] | Floats, rest: float | None
+) -> Factor:
+    """The symmetric factor with ``scales`` along ``directions`` (None: the standard basis) and
+    ``rest`` elsewhere.
+    """
     values = np.asarray(scales, dtype=np.float64)
     if directions is None:
         return DiagonalFactor(values)
@@ -54,5 +62,7 @@ def along_directions(size: int, directions: Floats | None, scales: Sequence[floa
         positive_scales("scales", values)
         return DenseFactor((directions * values) @ directions.T)
     if rest is None:
-        raise InvalidNoise(f"{directions.shape[1]} directions leave {size - directions.shape[1]} without a scale")
+        raise InvalidNoise(
+            f"{directions.shape[1]} directions leave {size - directions.shape[1]} without a scale"
+        )
     return LowRankFactor(rest, directions, values)

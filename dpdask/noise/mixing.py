@@ -1,4 +1,6 @@
-"""Noise factors that mix the entries of a mode: any non-singular matrix, and identities plus low rank."""
+"""Noise factors that mix the entries of a mode: any non-singular matrix, and identities plus low
+rank.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,19 @@ class DenseFactor(Factor):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", frozen_array(self.matrix))
-        if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1] or not self.matrix.size:
-            raise InvalidNoise(f"a factor of shape {self.matrix.shape} is not square; give a square matrix")
+        if (
+            self.matrix.ndim != 2
+            or self.matrix.shape[0] != self.matrix.shape[1]
+            or not self.matrix.size
+        ):
+            raise InvalidNoise(
+                f"a factor of shape {self.matrix.shape} is not square; give a square matrix"
+            )
         if not np.all(np.isfinite(self.matrix)):
             raise InvalidNoise("a factor holds NaN or infinity; every entry must be finite")
-        object.__setattr__(self, "_singular", frozen_array(np.linalg.svd(self.matrix, compute_uv=False)))
+        object.__setattr__(
+            self, "_singular", frozen_array(np.linalg.svd(self.matrix, compute_uv=False))
+        )
         if self.singular[-1] <= 4 * self.size * np.finfo(float).eps * self.singular[0]:
             raise InvalidNoise(
                 f"a dense factor of size {self.size} is singular to working precision"
@@ -41,7 +51,9 @@ class DenseFactor(Factor):
         """The Cholesky factor of a symmetric positive definite covariance."""
         sigma = np.array(covariance, dtype=np.float64)
         if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1]:
-            raise InvalidNoise(f"a covariance of shape {sigma.shape} is not square; give a square matrix")
+            raise InvalidNoise(
+                f"a covariance of shape {sigma.shape} is not square; give a square matrix"
+            )
         if not np.allclose(sigma, sigma.T, rtol=1e-12, atol=0):
             raise InvalidNoise("the covariance is not symmetric; give (S + S')/2")
         try:
@@ -49,7 +61,8 @@ class DenseFactor(Factor):
         except np.linalg.LinAlgError:
             lowest = float(np.linalg.eigvalsh(sigma)[0])
             raise InvalidNoise(
-                f"the covariance is not positive definite (smallest eigenvalue {lowest:.3g}); add a multiple of the identity"
+                f"the covariance is not positive definite (smallest eigenvalue {lowest:.3g});"
+                " add a multiple of the identity"
             ) from None
 
     @property
@@ -74,7 +87,9 @@ class DenseFactor(Factor):
     def smallest(self) -> float:
         """1 / ||W||, from a proved bound on the norm of the computed inverse."""
         if "_smallest" not in self.__dict__:
-            object.__setattr__(self, "_smallest", 1 / spectral_norm(self.inverse()) * (1 - 4 * UNIT))
+            object.__setattr__(
+                self, "_smallest", 1 / spectral_norm(self.inverse()) * (1 - 4 * UNIT)
+            )
         return float(self.__dict__["_smallest"])
 
     def whitening_error(self) -> float:
@@ -91,7 +106,9 @@ class DenseFactor(Factor):
 
     def largest_whitened_axis(self) -> float:
         """The longest column of W."""
-        return float(np.max(np.linalg.norm(self.inverse(), axis=0))) * (1 + 4 * gamma(self.size + 4))
+        return float(np.max(np.linalg.norm(self.inverse(), axis=0))) * (
+            1 + 4 * gamma(self.size + 4)
+        )
 
     def row_variances(self) -> Floats | float:
         """diag(U U')."""
@@ -100,13 +117,16 @@ class DenseFactor(Factor):
     def times(self, scale: float) -> Factor:
         """Another dense matrix; its singular values and its W are scaled, not computed again.
 
-        Every entry of W is rounded once more, which adds at most u ||W||_F <= u sqrt(n) ||W|| to its norm.
+        Every entry of W is rounded once more, which adds at most u ||W||_F <= u sqrt(n) ||W|| to
+        its norm.
         """
         made = object.__new__(DenseFactor)
         object.__setattr__(made, "matrix", frozen_array(self.matrix * scale))
         object.__setattr__(made, "_singular", frozen_array(self.singular * scale))
         object.__setattr__(made, "_inverse", frozen_array(self.inverse() / scale))
-        object.__setattr__(made, "_smallest", self.smallest * scale * (1 - UNIT * (math.sqrt(self.size) + 8)))
+        object.__setattr__(
+            made, "_smallest", self.smallest * scale * (1 - UNIT * (math.sqrt(self.size) + 8))
+        )
         return made
 
     def to_dense(self) -> Floats:
@@ -126,13 +146,16 @@ def check_orthonormal(directions: Floats) -> None:
     worst = float(np.max(np.abs(gram - np.eye(gram.shape[0]))))
     if worst > 1e-9:
         raise InvalidNoise(
-            f"directions are not orthonormal (V'V differs from I by {worst:.3g}); orthonormalise them, e.g. by numpy.linalg.qr"
+            f"directions are not orthonormal (V'V differs from I by {worst:.3g}); orthonormalise"
+            " them, e.g. by numpy.linalg.qr"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class LowRankFactor(Factor):
-    """base * (I - VV') + V diag(scales) V': ``scales`` along the columns of V (size x rank), ``base`` elsewhere."""
+    """base * (I - VV') + V diag(scales) V': ``scales`` along the columns of V (size x rank),
+    ``base`` elsewhere.
+    """
 
     base: float
     directions: Floats
@@ -142,26 +165,38 @@ class LowRankFactor(Factor):
         object.__setattr__(self, "base", float(self.base))
         object.__setattr__(self, "directions", frozen_array(self.directions))
         object.__setattr__(self, "scales", frozen_array(self.scales))
-        if self.directions.ndim != 2 or self.directions.shape[1] != self.scales.size or self.scales.ndim != 1:
+        if (
+            self.directions.ndim != 2
+            or self.directions.shape[1] != self.scales.size
+            or self.scales.ndim != 1
+        ):
             raise InvalidNoise(
-                f"directions of shape {self.directions.shape} do not go with {self.scales.size} scales;"
+                f"directions of shape {self.directions.shape} do not go with {self.scales.size}"
+                " scales;"
                 " give one column per scale"
             )
         if self.directions.shape[1] >= self.directions.shape[0]:
             raise InvalidNoise(
-                f"{self.directions.shape[1]} directions in a mode of length {self.directions.shape[0]} are not low-rank;"
+                f"{self.directions.shape[1]} directions in a mode of length"
+                f" {self.directions.shape[0]} are not low-rank;"
                 " give a dense factor"
             )
         positive_scales("base", np.array([self.base]))
         positive_scales("scales", self.scales)
         check_orthonormal(self.directions)
-        if self._gram()[0] > 1e-14:  # orthonormal to 1e-9 is what was meant; make it so to working precision
+        if (
+            self._gram()[0] > 1e-14
+        ):  # orthonormal to 1e-9 is what was meant; make it so to working precision
             object.__setattr__(self, "directions", frozen_array(np.linalg.qr(self.directions)[0]))
-        spread = max(self.base, float(np.max(self.scales))) / min(self.base, float(np.min(self.scales)))
+        spread = max(self.base, float(np.max(self.scales))) / min(
+            self.base, float(np.min(self.scales))
+        )
         if 2 * max(self._gram()[0], 1e-15) * spread > 0.01:  # what is whitened could not be undone
             raise InvalidNoise(
-                f"scales from {min(self.base, float(np.min(self.scales))):g} to {max(self.base, float(np.max(self.scales))):g}"
-                " are too far apart for a low-rank factor in floating point; bring them within a factor of 1e12"
+                f"scales from {min(self.base, float(np.min(self.scales))):g} to"
+                f" {max(self.base, float(np.max(self.scales))):g}"
+                " are too far apart for a low-rank factor in floating point; bring them within a"
+                " factor of 1e12"
             )
 
     @property
@@ -171,35 +206,45 @@ class LowRankFactor(Factor):
 
     @property
     def smallest(self) -> float:
-        """1 / ||W||: the least of base and scales, less the error that inexact orthonormality makes."""
+        """1 / ||W||: the least of base and scales, less the error that inexact orthonormality
+        makes.
+        """
         return min(self.base, float(np.min(self.scales))) * (1 - self._looseness())
 
     def _gains(self) -> tuple[float, float]:
-        """What W multiplies by: 1/base, and the largest |1/scale - 1/base|; W = I / base + V diag(1/scales - 1/base) V'."""
+        """What W multiplies by: 1/base, and the largest |1/scale - 1/base|; W = I / base + V
+        diag(1/scales - 1/base) V'.
+        """
         return 1 / self.base, float(np.max(np.abs(1 / self.scales - 1 / self.base)))
 
     def _looseness(self) -> float:
         """A bound on how far ||W|| exceeds the largest of 1/base and 1/scales, relatively.
 
-        With V'V = I + D, ||D|| <= d, W acts on the span of V like 1/base + K G K with K = (I + D)^(1/2): at most 3 d max |G|
-        away from 1/scales. The roundings of 1/base, 1/scales and their differences add at most 3 u (1/base + 1/scales).
+        With V'V = I + D, ||D|| <= d, W acts on the span of V like 1/base + K G K with K = (I +
+        D)^(1/2): at most 3 d max |G| away from 1/scales. The roundings of 1/base, 1/scales and
+        their differences add at most 3 u (1/base + 1/scales).
         """
         inverse, gain = self._gains()
         largest = max(inverse, float(np.max(1 / self.scales)))
         return 3 * self._defect() * gain / largest + 16 * UNIT
 
     def whitening_error(self) -> float:
-        """The error of V' y, of the gains and of adding up: gamma_(R+6) / base + sqrt(R) gain (gamma_(R+6) + gamma_66)."""
+        """The error of V' y, of the gains and of adding up: gamma_(R+6) / base + sqrt(R) gain
+        (gamma_(R+6) + gamma_66).
+        """
         inverse, gain = self._gains()
         rank = self.scales.size
-        return 1.05 * (gamma(rank + 6) * inverse + math.sqrt(rank) * gain * (gamma(rank + 6) + dot_error(self.size)))
+        return 1.05 * (
+            gamma(rank + 6) * inverse
+            + math.sqrt(rank) * gain * (gamma(rank + 6) + dot_error(self.size))
+        )
 
     def _defect(self) -> float:
         """A bound on ||V'V - I||."""
         return self._gram()[1]
 
     def _gram(self) -> tuple[float, float]:
-        """||V'V - I|| as computed, 4,096 rows at a time, and with the rounding of all of it; once."""
+        """||V'V - I|| as computed, 4,096 rows at a time, and with all its rounding; once."""
         if "_defects" not in self.__dict__ or self.__dict__["_defects"][0] is not self.directions:
             size, rank = self.directions.shape
             gram = -np.eye(rank)
@@ -207,7 +252,10 @@ class LowRankFactor(Factor):
                 block = self.directions[first : first + 4096]
                 gram += block.T @ block
             found = float(np.linalg.norm(gram, 2))
-            bound = float(np.linalg.norm(gram)) + 1.01 * gamma(min(size, 4096) + size // 4096 + 2) * rank
+            bound = (
+                float(np.linalg.norm(gram))
+                + 1.01 * gamma(min(size, 4096) + size // 4096 + 2) * rank
+            )
             object.__setattr__(self, "_defects", (self.directions, found, bound))
         _, found, bound = self.__dict__["_defects"]
         return found, bound
@@ -217,7 +265,9 @@ class LowRankFactor(Factor):
         return (self.size - self.scales.size) * self.base**power + math.fsum(self.scales**power)
 
     def largest_whitened_axis(self) -> float:
-        """sqrt of max_j base^-2 + sum_i (scales_i^-2 - base^-2) V_ji^2, and what rounding and inexact orthonormality add."""
+        """sqrt of max_j base^-2 + sum_i (scales_i^-2 - base^-2) V_ji^2, and what rounding and
+        inexact orthonormality add.
+        """
         inverse, gain = self._gains()
         squares = self.directions**2 @ (self.scales**-2.0 - self.base**-2.0) + self.base**-2.0
         largest = max(inverse, float(np.max(1 / self.scales)))

@@ -1,11 +1,11 @@
 """Plans: everything that is decided before a release is charged."""
 
 from dpdask.planning.checks import check_no_placeholders
-from dpdask.planning.components import component_with_directions
+from dpdask.planning.component import component_with_directions
 from dpdask.planning.fingerprint import recipe_digest, software_versions, spec_digest
-from dpdask.planning.make import make_plan
 from dpdask.planning.memory import FAN_IN, records_at_once, tile_bytes
 from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
+from dpdask.planning.planner import make_plan
 
 __all__ = [
     "FAN_IN",

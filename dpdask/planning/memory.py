@@ -1,4 +1,6 @@
-"""What one worker holds at most: a task per thread, and what waits on the worker for the tasks to come."""
+"""What one worker holds at most: a task per thread, and what waits on the worker for the tasks to
+come.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpdask.noise.recipes import IidRecipe
+from dpdask.privatizers.recipes import IidRecipe
 from dpdask.queries import SummedQuery
 
 if TYPE_CHECKING:
@@ -16,13 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["FAN_IN", "records_at_once", "tile_bytes", "worker_bytes"]
 
 FAN_IN = 8  # so many partial sums are added by one task
-_BASE = 380 * 10**6  # the interpreter, libraries, compiled kernels, and a driver in the same process
+_BASE = (
+    380 * 10**6
+)  # the interpreter, libraries, compiled kernels, and a driver in the same process
 
 
 def worker_bytes(plan: ReleasePlan) -> int:
     """The peak memory of one worker."""
     components = [plan.data] if plan.directions is None else [plan.directions, plan.data]
-    return _BASE + max(_waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components)
+    return _BASE + max(
+        _waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components
+    )
 
 
 def tile_bytes(plan: ReleasePlan, component: Component) -> int:
@@ -33,13 +39,16 @@ def tile_bytes(plan: ReleasePlan, component: Component) -> int:
 
 
 def records_at_once(plan: ReleasePlan, component: Component, axis: int) -> int:
-    """How many records one task bounds or sums: whole chunks or tiles, of about the size of a task."""
+    """How many records one task bounds or sums: whole chunks or tiles, about a task's size."""
     step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
     return max(1, plan.spec.compute.task_size // max(1, _record_bytes(plan, axis) * step)) * step
 
 
 def _record_bytes(plan: ReleasePlan, axis: int) -> int:
-    return math.prod(n for i, n in enumerate(plan.source.shape) if i != axis) * np.dtype(plan.source.dtype).itemsize
+    return (
+        math.prod(n for i, n in enumerate(plan.source.shape) if i != axis)
+        * np.dtype(plan.source.dtype).itemsize
+    )
 
 
 def _task_bytes(plan: ReleasePlan, component: Component) -> int:
@@ -55,7 +64,9 @@ def _task_bytes(plan: ReleasePlan, component: Component) -> int:
 
 
 def _padding_bytes(plan: ReleasePlan) -> int:
-    """What a write unit that reaches beyond the result takes in memory: it is stored whole, as it is and encoded."""
+    """What a write unit that reaches beyond the result takes in memory: it is stored whole, as it
+    is and encoded.
+    """
     layout = plan.layout
     beyond = any(u > n for u, n in zip(layout.unit, layout.shape, strict=True))
     return 2 * layout.unit_bytes if beyond else 0

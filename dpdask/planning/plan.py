@@ -1,4 +1,6 @@
-"""What a plan is: the parts that are decided before a release is charged, and what follows from them."""
+"""What a plan is: the parts that are decided before a release is charged, and what follows from
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,20 @@ import numpy as np
 from dpdask.ledger import Forecast, ProtectedUnit
 from dpdask.mechanisms import Calibrated
 from dpdask.planning.memory import worker_bytes
+from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Guarantee
 from dpdask.queries import Clip, Fitted, Query
 from dpdask.spec.release import ReleaseSpec
-from dpdask.store import Layout, Place, SourceArray
-from dpdask.tiling import Tiling
+from dpdask.storage import Layout, Place, SourceArray
 
 __all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One noisy answer of a release: the data itself, or the covariance that its noise directions come from."""
+    """One noisy answer of a release: the data itself, or the covariance that its noise directions
+    come from.
+    """
 
     name: str
     query: Query
@@ -73,9 +77,13 @@ class ReleasePlan:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their own."""
+        """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their
+        own.
+        """
         once = self.source_bytes
-        return once * (2 if needs_norm_pass(self.data) else 1) + (once if self.directions is not None else 0)
+        return once * (2 if needs_norm_pass(self.data) else 1) + (
+            once if self.directions is not None else 0
+        )
 
     @property
     def entry_std(self) -> float:
@@ -103,7 +111,11 @@ class ReleasePlan:
         """The plan for people and programs who may see the source."""
         guarantee = self.guarantee.describe()
         return {
-            "source": {"shape": list(self.source.shape), "dtype": self.source.dtype, "chunks": list(self.source.chunks)},
+            "source": {
+                "shape": list(self.source.shape),
+                "dtype": self.source.dtype,
+                "chunks": list(self.source.chunks),
+            },
             "output": {
                 "shape": list(self.layout.shape),
                 "dtype": self.layout.dtype,
@@ -116,13 +128,19 @@ class ReleasePlan:
             "bound": self.data.query.describe_bound(self.data.fitted),
             "sensitivity": self.data.query.body.radius / self.data.query.divisor,
             "guarantee": guarantee,
-            "expected_error": {"entry_std": self.entry_std, "noise": type(self.data.fitted.recipe.noise).__name__},
+            "expected_error": {
+                "entry_std": self.entry_std,
+                "noise": type(self.data.fitted.recipe.noise).__name__,
+            },
             "grid": self.data.fitted.recipe.describe(),
             "ledger": None
             if self.forecast is None
             else {
                 "dataset": self.spec.budget.dataset,
-                "total": {"epsilon": self.forecast.total.epsilon, "delta": self.forecast.total.delta},
+                "total": {
+                    "epsilon": self.forecast.total.epsilon,
+                    "delta": self.forecast.total.delta,
+                },
                 "spent_before": self.forecast.before,
                 "spent_after": self.forecast.after,
             },
@@ -148,4 +166,8 @@ def needs_norm_pass(component: Component) -> bool:
     if query.summed:
         return component.tiling.count > 1
     extent, shape = component.tiling.extent, query.source_shape
-    return any(e != n for axis, (e, n) in enumerate(zip(extent, shape, strict=True)) if axis != query.bound.record_axis)
+    return any(
+        e != n
+        for axis, (e, n) in enumerate(zip(extent, shape, strict=True))
+        if axis != query.bound.record_axis
+    )

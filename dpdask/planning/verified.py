@@ -1,7 +1,9 @@
-"""The profile of what is really released, from the public facts of a release: one function for planning and for verifying.
+"""The profile of what is really released, from the public facts of a release: one function for
+planning and for verifying.
 
-Nothing here looks at how a recipe was chosen. All that counts is on the card: the query, the bound, the grid, the noise and the
-body of differences. So a plan and a reader of the card compute the same number.
+Nothing here looks at how a recipe was chosen. All that counts is on the card: the query, the bound,
+the grid, the noise and the body of differences. So a plan and a reader of the card compute the same
+number.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.noise.recipes import mixing_axes
 from dpdask.noise.rounding import gamma, moved_entries, moved_records, whitened_rounding
 from dpdask.privacy import PrivacyProfile
-from dpdask.profiles import GaussianProfile, SphericalProfile
+from dpdask.privatizers.recipes import mixing_axes
 from dpdask.queries import Fitted, Query
 from dpdask.sensitivity import Body
 
@@ -66,22 +68,32 @@ def verified_profile(answer: Answer, steps: Steps) -> PrivacyProfile:
 
 
 def verified_step(answer: Answer) -> GaussianProfile | SphericalProfile:
-    """The profile of one step: sensitivity and everything that rounding adds to it, in terms of the noise that is added."""
+    """The profile of one step: sensitivity and everything that rounding adds to it, in terms of the
+    noise that is added.
+    """
     noise, body = answer.noise, answer.body
     if isinstance(noise, IidNoise):
         return GaussianProfile(gaussian_mu(noise, body) + _rounding_l2(answer) / noise.sigma * _UP)
     if isinstance(noise, KroneckerNoise):
-        return GaussianProfile((gaussian_mu(noise, body) + _whitened_rounding(answer, noise)) * (1 + 4e-16))
+        return GaussianProfile(
+            (gaussian_mu(noise, body) + _whitened_rounding(answer, noise)) * (1 + 4e-16)
+        )
     if isinstance(noise, SphericalNoise):
-        return SphericalProfile(dimension=noise.entries, law=noise.law, sensitivity=body.radius * _UP)
-    raise InvalidMechanism(f"noise {type(noise).__name__} has no profile; use i.i.d., Kronecker or spherical noise")
+        return SphericalProfile(
+            dimension=noise.entries, law=noise.law, sensitivity=body.radius * _UP
+        )
+    raise InvalidMechanism(
+        f"noise {type(noise).__name__} has no profile; use i.i.d., Kronecker or spherical noise"
+    )
 
 
 def _rounding_l2(answer: Answer) -> float:
-    """By how much rounding the answer to the grid of i.i.d. noise moves two neighbours apart, in l2 norm.
+    """By how much rounding the answer to the grid of i.i.d. noise moves two neighbours apart, in l2
+    norm.
 
-    Nothing where records are bounded on that very grid. A finished result, or counts, are multiplied by 1/step and rounded: one
-    step and twice three roundings of the product, in every entry that one unit can move; at least sqrt(2) steps are charged.
+    Nothing where records are bounded on that very grid. A finished result, or counts, are
+    multiplied by 1/step and rounded: one step and twice three roundings of the product, in every
+    entry that one unit can move; at least sqrt(2) steps are charged.
     """
     name, step = answer.query["name"], float(answer.grid["step"])
     if name == "identity":
@@ -93,15 +105,21 @@ def _rounding_l2(answer: Answer) -> float:
     if name in ("sum", "mean", "covariance"):
         fine = float(answer.grid["record_step"]) ** (2 if name == "covariance" else 1)
         return math.sqrt(answer.entries) * step if fine < step * (1 - 1e-9) else 0.0
-    raise InvalidMechanism(f"query {name!r} is unknown: the rounding of its answer cannot be computed")
+    raise InvalidMechanism(
+        f"query {name!r} is unknown: the rounding of its answer cannot be computed"
+    )
 
 
 def _whitened_rounding(answer: Answer, noise: KroneckerNoise) -> float:
-    """By how much rounding and whitening in floating point move two neighbours apart, in standard deviations."""
+    """By how much rounding and whitening in floating point move two neighbours apart, in standard
+    deviations.
+    """
     name = answer.query["name"]
     sizes, mixing = noise.tensor_shape, mixing_axes(noise.factors)
     if name not in ("identity", "declared", "histogram", "sum", "mean", "covariance"):
-        raise InvalidMechanism(f"query {name!r} is unknown: the rounding of its answer cannot be computed")
+        raise InvalidMechanism(
+            f"query {name!r} is unknown: the rounding of its answer cannot be computed"
+        )
     units = (answer.record_axis if name == "identity" else None, answer.contributions)
     moved = moved_entries(sizes, mixing, *units)
     if name == "identity" and answer.bound["kind"] == "l2-clip":
@@ -111,7 +129,11 @@ def _whitened_rounding(answer: Answer, noise: KroneckerNoise) -> float:
     elif answer.bound["kind"] == "ranges":
         norm = max(abs(end) for pair in answer.bound["ranges"] for end in pair) * math.sqrt(moved)
     else:
-        raise InvalidMechanism("an answer without a bound cannot be whitened in floating point; give bounds")
+        raise InvalidMechanism(
+            "an answer without a bound cannot be whitened in floating point; give bounds"
+        )
     parted = math.sqrt(answer.entries) * answer.grid.get("answer_step", 0.0)
-    extra, _ = whitened_rounding(noise.factors, ratio=answer.grid["steps_per_sigma"], moved=moved, norm=norm, parted=parted)
+    extra, _ = whitened_rounding(
+        noise.factors, ratio=answer.grid["steps_per_sigma"], moved=moved, norm=norm, parted=parted
+    )
     return extra

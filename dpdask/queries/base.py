@@ -1,4 +1,6 @@
-"""What every query knows: the shape of its answer, what one unit can change of it, and how noise is fitted to it."""
+"""What every query knows: the shape of its answer, what one unit can change of it, and how noise is
+fitted to it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSpec
-from dpdask.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.noise import IidNoise, KroneckerNoise, Noise
-from dpdask.noise.recipes import Recipe, as_kronecker, fit_kronecker
 from dpdask.privacy import Adjacency
+from dpdask.privatizers.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
+from dpdask.privatizers.recipes import Recipe, as_kronecker, fit_kronecker
 from dpdask.sensitivity import Body
 
 __all__ = [
@@ -54,7 +56,9 @@ class Clip:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """Every entry is clamped to the range of its feature: one pair for all, or one per index of ``feature_axis``."""
+    """Every entry is clamped to the range of its feature: one pair for all, or one per index of
+    ``feature_axis``.
+    """
 
     pairs: tuple[tuple[float, float], ...]
     feature_axis: int
@@ -78,21 +82,34 @@ class Ranges:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRule:
-    """How raw records become integers before they are summed: clipped or clamped, in steps of ``grid.step``."""
+    """How raw records become integers before they are summed: clipped or clamped, in steps of
+    ``grid.step``.
+    """
 
     grid: Grid
     record_axis: int
     ranges: Ranges | None = None
 
-    def integers(self, block: np.ndarray[Any, Any], factors: Floats | None, offsets: tuple[int, ...]) -> Floats:
-        """The block as whole numbers of steps; ``offsets`` say where it begins, ``factors`` shrink clipped records."""
+    def integers(
+        self, block: np.ndarray[Any, Any], factors: Floats | None, offsets: tuple[int, ...]
+    ) -> Floats:
+        """The block as whole numbers of steps; ``offsets`` say where it begins, ``factors`` shrink
+        clipped records.
+        """
         if self.ranges is None:
             if factors is None:
-                factors = clip_factors(record_norms(block, record_axis=self.record_axis, step=self.grid.step), grid=self.grid)
-            return clipped_on_grid(block, step=self.grid.step, factors=factors, record_axis=self.record_axis)
+                factors = clip_factors(
+                    record_norms(block, record_axis=self.record_axis, step=self.grid.step),
+                    grid=self.grid,
+                )
+            return clipped_on_grid(
+                block, step=self.grid.step, factors=factors, record_axis=self.record_axis
+            )
         low, high = [], []
         for bottom, top in self.ranges.pairs:
-            inner = Grid.for_range(sigma=self.grid.step * self.grid.ratio, low=bottom, high=top, ratio=self.grid.ratio)
+            inner = Grid.for_range(
+                sigma=self.grid.step * self.grid.ratio, low=bottom, high=top, ratio=self.grid.ratio
+            )
             low.append(inner.low)
             high.append(inner.high)
         axis = self.ranges.feature_axis
@@ -116,10 +133,12 @@ _WORD = 2**32 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for records, if they are summed.
+    """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for
+    records, if they are summed.
 
-    ``unit`` is the value of an answer's integer 1, after its last ``shift`` bits were rounded away. A sum that may need more
-    than 64 bits comes as two ``words``, high * 2^32 + low, along a first axis of its own.
+    ``unit`` is the value of an answer's integer 1, after its last ``shift`` bits were rounded away.
+    A sum that may need more than 64 bits comes as two ``words``, high * 2^32 + low, along a first
+    axis of its own.
     """
 
     recipe: Recipe
@@ -138,15 +157,24 @@ class Fitted:
             low = total[1] + (half & _WORD)
             high = total[0] + (half >> 32) + (low >> 32)
             low &= _WORD
-            rounded = (high << 32 - self.shift) + (low >> self.shift) if self.shift < 32 else high >> self.shift - 32
+            rounded = (
+                (high << 32 - self.shift) + (low >> self.shift)
+                if self.shift < 32
+                else high >> self.shift - 32
+            )
         return rounded.astype(np.float64) * self.unit
 
     def describe_records(self) -> dict[str, Any]:
-        """The grid on which records are bounded before they are summed, and that of their sum if it is rounded on its own."""
+        """The grid on which records are bounded before they are summed, and that of their sum if it
+        is rounded on its own.
+        """
         if self.records is None:
             return {}
         rounded = self.shift and self.recipe.step is None
-        return {"record_step": self.records.grid.step, **({"answer_step": self.unit} if rounded else {})}
+        return {
+            "record_step": self.records.grid.step,
+            **({"answer_step": self.unit} if rounded else {}),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,11 +199,19 @@ class Query(abc.ABC):
 
     @abc.abstractmethod
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
-        """The noise on its grid; ``mu`` as calibrated, ``asked`` the steps per sigma the user insists on."""
+        """The noise on its grid; ``mu`` as calibrated, ``asked`` the steps per sigma the user
+        insists on.
+        """
 
     def released_std(self, noise: Noise) -> float:
-        """The root mean square of a released entry's noise: divided as the answer is, quieter off a symmetrised diagonal."""
-        shrink = math.sqrt((self.answer_shape[0] + 1) / (2 * self.answer_shape[0])) if self.symmetric else 1.0
+        """The root mean square of a released entry's noise: divided as the answer is, quieter off a
+        symmetrised diagonal.
+        """
+        shrink = (
+            math.sqrt((self.answer_shape[0] + 1) / (2 * self.answer_shape[0]))
+            if self.symmetric
+            else 1.0
+        )
         return noise.entry_std / self.divisor * shrink
 
     def describe(self) -> dict[str, Any]:
@@ -191,7 +227,11 @@ class Query(abc.ABC):
             case Clip(norm=norm):
                 return {"kind": "l2-clip", "norm": norm, "enforced": True}
             case Ranges(pairs=pairs):
-                return {"kind": "ranges", "ranges": [list(pair) for pair in pairs], "enforced": True}
+                return {
+                    "kind": "ranges",
+                    "ranges": [list(pair) for pair in pairs],
+                    "enforced": True,
+                }
             case _:
                 return {"kind": "none", "enforced": False}
 
@@ -215,29 +255,43 @@ class SummedQuery(Query):
 
     @property
     def public_records(self) -> int:
-        """The number of records where it is public, else one number for all: no published figure may depend on it."""
+        """The number of records where it is public, else one number for all: no published figure
+        may depend on it.
+        """
         if self.body.adjacency is Adjacency.REPLACE_ONE:
             return self.records
         if self.records > PRIVATE_COUNT:
             raise InvalidSpec(
-                "the source has more than the 2^30 records that add-remove-one releases allow; release parts of it"
+                "the source has more than the 2^30 records that add-remove-one releases allow;"
+                " release parts of it"
             )
         return PRIVATE_COUNT
 
     def region(self, records: int) -> tuple[int, ...]:
         """The shape of what :meth:`partial` reads of so many records, at most."""
-        return tuple(records if axis == self.record_axis else n for axis, n in enumerate(self.source_shape))
+        return tuple(
+            records if axis == self.record_axis else n for axis, n in enumerate(self.source_shape)
+        )
 
     def summing_bytes(self, records: int) -> int:
-        """What :meth:`partial` holds beside what it read of so many records: every entry in steps, and a mask."""
+        """What :meth:`partial` holds beside what it read of so many records: every entry in steps,
+        and a mask.
+        """
         return 9 * math.prod(self.region(records))
 
     def bias(self, fitted: Fitted) -> float:
-        """By how much bounding and rounding all records may move an entry of the answer, at most."""
+        """The most that bounding and rounding all records may move an entry of the answer."""
         return 0.0
 
     @abc.abstractmethod
-    def partial(self, source: Reader, fitted: Fitted, answer_box: Box, records: slice, factors: Floats | None) -> Integers:
+    def partial(
+        self,
+        source: Reader,
+        fitted: Fitted,
+        answer_box: Box,
+        records: slice,
+        factors: Floats | None,
+    ) -> Integers:
         """The sum over some records of a region of the answer, in integers."""
 
 

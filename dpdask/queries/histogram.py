@@ -9,10 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpdask.errors import InvalidMechanism, OutOfReach
-from dpdask.grid import DECLARED_REACH, Grid, ratio_for_declared
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.noise.recipes import IidRecipe, fit_spherical
-from dpdask.queries.base import Box, Fitted, Floats, Integers, Query, Reader, SummedQuery, kronecker_fit
+from dpdask.privatizers.grid import DECLARED_REACH, Grid, ratio_for_declared
+from dpdask.privatizers.recipes import IidRecipe, fit_spherical
+from dpdask.queries.base import (
+    Box,
+    Fitted,
+    Floats,
+    Integers,
+    Query,
+    Reader,
+    SummedQuery,
+    kronecker_fit,
+)
 
 __all__ = ["Histogram"]
 
@@ -29,24 +38,32 @@ class Histogram(SummedQuery):
     columns: tuple[int, ...]
 
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
-        """Counts are rounded to the noise's grid; the two bins (per contribution) that one unit moves part by a step each."""
+        """Counts are rounded to the noise's grid; the two bins (per contribution) that one unit
+        moves part by a step each.
+        """
         moved = 2 * self.max_contributions
         largest = float(self.public_records)
         match noise:
             case IidNoise():
                 radius = self.body.radius
-                ratio, inflated = ratio_for_declared(sigma=noise.sigma, sensitivity=radius, entries=2 * moved)
+                ratio, inflated = ratio_for_declared(
+                    sigma=noise.sigma, sensitivity=radius, entries=2 * moved
+                )
                 ratio = max(ratio, float(asked or 0))
                 sigma = noise.sigma * inflated / radius
                 step = sigma / ratio
                 most = math.ceil(largest / step)
                 if most > DECLARED_REACH:
                     raise OutOfReach(
-                        f"{largest:g} records are {most:.3g} steps of the noise's grid, more than 2^49, beyond which"
-                        " rounding is not exact; use a smaller epsilon or a smaller noise.steps_per_sigma"
+                        f"{largest:g} records are {most:.3g} steps of the noise's grid, more"
+                        " than 2^49, beyond which"
+                        " rounding is not exact; use a smaller epsilon or a smaller"
+                        " noise.steps_per_sigma"
                     )
                 grid = Grid(step=step, ratio=ratio, low=-most, high=most)
-                return Fitted(recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu)
+                return Fitted(
+                    recipe=IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid), mu=mu
+                )
             case KroneckerNoise():
                 order = len(self.answer_shape)
                 return kronecker_fit(
@@ -60,11 +77,20 @@ class Histogram(SummedQuery):
                     body=self.body,
                 )
             case SphericalNoise():
-                spherical = fit_spherical(noise, low=-largest, high=largest, record_axis=None, clipping=None)
+                spherical = fit_spherical(
+                    noise, low=-largest, high=largest, record_axis=None, clipping=None
+                )
                 return Fitted(recipe=spherical, mu=None)
         raise InvalidMechanism(f"noise {type(noise).__name__} cannot be fitted to a histogram")
 
-    def partial(self, source: Reader, fitted: Fitted, answer_box: Box, records: slice, factors: Floats | None) -> Integers:
+    def partial(
+        self,
+        source: Reader,
+        fitted: Fitted,
+        answer_box: Box,
+        records: slice,
+        factors: Floats | None,
+    ) -> Integers:
         """The counts of some records in all bins."""
         bins = np.zeros(records.stop - records.start, np.int64)
         inside = np.ones(bins.size, bool)
@@ -94,11 +120,19 @@ class Histogram(SummedQuery):
         if len(self.source_shape) == 1:
             return source.read((records,))[:, None]
         features = slice(min(self.columns), max(self.columns) + 1)
-        return source.read((records, features)) if self.record_axis == 0 else source.read((features, records)).T
+        return (
+            source.read((records, features))
+            if self.record_axis == 0
+            else source.read((features, records)).T
+        )
 
     def describe(self) -> dict[str, Any]:
         """With its public edges."""
-        return {**Query.describe(self), "edges": [list(edges) for edges in self.edges], "columns": list(self.columns)}
+        return {
+            **Query.describe(self),
+            "edges": [list(edges) for edges in self.edges],
+            "columns": list(self.columns),
+        }
 
     def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
         """One record, one count."""

@@ -27,7 +27,9 @@ class PublicKey:
 
     def __post_init__(self) -> None:
         if len(self.raw) != 32:
-            raise InvalidKey(f"a public key of {len(self.raw)} bytes is not a valid Ed25519 key; it has 32")
+            raise InvalidKey(
+                f"a public key of {len(self.raw)} bytes is not a valid Ed25519 key; it has 32"
+            )
 
     @property
     def base64(self) -> str:
@@ -46,7 +48,9 @@ class PublicKey:
 
 
 class SigningKey:
-    """A curator's private key. Its printed forms are redacted; it is not compared, copied or pickled."""
+    """A curator's private key. Its printed forms are redacted; it is not compared, copied or
+    pickled.
+    """
 
     __slots__ = ("_private", "public")
 
@@ -81,8 +85,9 @@ class SigningKey:
 def fingerprint(public: PublicKey) -> str:
     """Return a short name of a public key that people can compare: 128 bits of its SHA-256.
 
-    Finding another key with the same 128 bits takes about 2^128 tries. Whoever makes both keys needs 2^64 only, which is why
-    nothing is ever trusted by its fingerprint: checks compare whole keys, and name them by fingerprint.
+    Finding another key with the same 128 bits takes about 2^128 tries. Whoever makes both keys
+    needs 2^64 only, which is why nothing is ever trusted by its fingerprint: checks compare whole
+    keys, and name them by fingerprint.
     """
     return f"{ALGORITHM}:{hashlib.sha256(public.raw).hexdigest()[:32]}"
 
@@ -93,9 +98,13 @@ def sign(key: SigningKey, message: bytes) -> str:
 
 
 def check(public: PublicKey, message: bytes, signature: str) -> None:
-    """Raise :class:`VerificationFailed` unless ``signature`` is that key's signature of ``message``."""
+    """Raise :class:`VerificationFailed` unless ``signature`` is that key's signature of
+    ``message``.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(public.raw).verify(decode(signature, 64, "signature"), message)
+        Ed25519PublicKey.from_public_bytes(public.raw).verify(
+            decode(signature, 64, "signature"), message
+        )
     except (InvalidSignature, ValueError):
         raise VerificationFailed(
             f"the signature does not fit what is signed, or was not made by {fingerprint(public)}"

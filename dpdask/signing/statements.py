@@ -1,4 +1,6 @@
-"""Statements and their signatures: canonical JSON that names its purpose, so that a signature serves no other one."""
+"""Statements and their signatures: canonical JSON that names its purpose, so that a signature
+serves no other one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import Any, Protocol
 from dpdask.errors import VerificationFailed
 from dpdask.signing.keys import ALGORITHM, PublicKey, SigningKey, check, decode, fingerprint, sign
 
-__all__ = ["Head", "SignatureFacts", "check_statement", "head_statement", "release_statement", "sign_statement"]
+__all__ = [
+    "Head",
+    "SignatureFacts",
+    "check_statement",
+    "head_statement",
+    "release_statement",
+    "sign_statement",
+]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -50,11 +59,14 @@ class SignatureFacts:
     def __post_init__(self) -> None:
         if self.algorithm != ALGORITHM:
             raise VerificationFailed(
-                f"the signature's algorithm {self.algorithm!r} is not {ALGORITHM}; a newer dpdask may know it"
+                f"the signature's algorithm {self.algorithm!r} is not {ALGORITHM}; a newer"
+                " dpdask may know it"
             )
         decode(self.signature, 64, "signature")
         if fingerprint(self.signer) != self.fingerprint:
-            raise VerificationFailed("the fingerprint of the signature is not that of its public key")
+            raise VerificationFailed(
+                "the fingerprint of the signature is not that of its public key"
+            )
 
     @property
     def signer(self) -> PublicKey:
@@ -75,7 +87,9 @@ class SignatureFacts:
         """The signature from JSON; raises :class:`VerificationFailed` when it is not one."""
         names = ("algorithm", "public_key", "fingerprint", "signature")
         if not isinstance(document, dict) or sorted(document) != sorted(names):
-            raise VerificationFailed(f"the signature does not have exactly the fields {', '.join(names)}")
+            raise VerificationFailed(
+                f"the signature does not have exactly the fields {', '.join(names)}"
+            )
         if not all(isinstance(document[name], str) for name in names):
             raise VerificationFailed("a field of the signature is not text")
         return cls(**document)
@@ -83,24 +97,31 @@ class SignatureFacts:
 
 def sign_statement(key: SigningKey, statement: bytes) -> SignatureFacts:
     """Sign a statement; the result says with which key."""
-    return SignatureFacts(ALGORITHM, key.public.base64, fingerprint(key.public), sign(key, statement))
+    return SignatureFacts(
+        ALGORITHM, key.public.base64, fingerprint(key.public), sign(key, statement)
+    )
 
 
-def check_statement(signature: SignatureFacts, statement: bytes, trust: PublicKey | None = None) -> None:
-    """Check that a statement is signed by the key that the signature names and, if given, that this is the trusted key.
+def check_statement(
+    signature: SignatureFacts, statement: bytes, trust: PublicKey | None = None
+) -> None:
+    """Check that a statement is signed by the key that the signature names and, if given, that this
+    is the trusted key.
 
     Raises:
         VerificationFailed: naming both keys where another one signed.
     """
     if trust is not None and signature.signer != trust:
         raise VerificationFailed(
-            f"signed by {signature.fingerprint}, not by the trusted {fingerprint(trust)}; ask the curator which key is theirs"
+            f"signed by {signature.fingerprint}, not by the trusted {fingerprint(trust)}; ask"
+            " the curator which key is theirs"
         )
     check(signature.signer, statement, signature.signature)
 
 
 def release_statement(card_digest: str, manifest_root: str, head: Head) -> bytes:
-    """Return what a release's signature signs: its card, all its stored bytes, and the ledger's head.
+    """Return what a release's signature signs: its card, all its stored bytes, and the ledger's
+    head.
 
     Args:
         card_digest: SHA-256 of the card's text without a signature, in hexadecimal.
@@ -116,13 +137,17 @@ def release_statement(card_digest: str, manifest_root: str, head: Head) -> bytes
 
 
 def head_statement(dataset: str, sequence: int, hash: str, at: str) -> bytes:  # noqa: A002  # the ledger's own name for it
-    """Return what is signed to anchor a ledger's head elsewhere: the head, and when it was signed (ISO 8601, UTC)."""
+    """Return what is signed to anchor a ledger's head elsewhere: the head, and when it was signed
+    (ISO 8601, UTC).
+    """
     return _statement("dpdask ledger head", ledger=_head(dataset, sequence, hash), at=at)
 
 
 def _statement(what: str, **facts: Any) -> bytes:
     """Canonical JSON: sorted keys, no spaces, ASCII only."""
-    return json.dumps({"what": what, "version": 1, **facts}, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return json.dumps(
+        {"what": what, "version": 1, **facts}, sort_keys=True, separators=(",", ":")
+    ).encode("ascii")
 
 
 def _digest(text: str, what: str) -> str:
@@ -133,5 +158,12 @@ def _digest(text: str, what: str) -> str:
 
 def _head(dataset: str, sequence: int, hash: str) -> dict[str, Any]:  # noqa: A002
     if sequence < 1:
-        raise VerificationFailed(f"sequence {sequence} of the ledger's head is not a valid position; entries count from 1")
-    return {"dataset": dataset, "sequence": sequence, "hash": _digest(hash, "hash of the ledger's head")}
+        raise VerificationFailed(
+            f"sequence {sequence} of the ledger's head is not a valid position; entries count"
+            " from 1"
+        )
+    return {
+        "dataset": dataset,
+        "sequence": sequence,
+        "hash": _digest(hash, "hash of the ledger's head"),
+    }

@@ -56,18 +56,28 @@ Vector = list[Number]
 
 
 def _rectangular(value: Any) -> Any:
-    if isinstance(value, list) and all(isinstance(row, list) for row in value) and len({len(row) for row in value}) > 1:
+    if (
+        isinstance(value, list)
+        and all(isinstance(row, list) for row in value)
+        and len({len(row) for row in value}) > 1
+    ):
         raise ValueError("rows of different lengths where a matrix belongs")
     return value
 
 
 def _as_ranges(value: Any) -> Any:
     """One [low, high] as a list of one."""
-    return [value] if isinstance(value, list) and value and not any(isinstance(row, list) for row in value) else value
+    return (
+        [value]
+        if isinstance(value, list) and value and not any(isinstance(row, list) for row in value)
+        else value
+    )
 
 
 Matrix = Annotated[list[Vector], BeforeValidator(_rectangular)]
-Ranges = Annotated[list[Vector], BeforeValidator(_as_ranges, json_schema_input_type=list[Vector] | Vector)]
+Ranges = Annotated[
+    list[Vector], BeforeValidator(_as_ranges, json_schema_input_type=list[Vector] | Vector)
+]
 
 
 class Section(BaseModel):
@@ -84,7 +94,9 @@ def range_pairs(ranges: list[Vector]) -> list[tuple[float, float]]:
             raise InvalidSensitivity(f"range {row!r} is no interval; give [low, high]")
         low, high = row
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise InvalidSensitivity(f"range [{low:g}, {high:g}] is empty or unbounded; give finite low < high")
+            raise InvalidSensitivity(
+                f"range [{low:g}, {high:g}] is empty or unbounded; give finite low < high"
+            )
         pairs.append((low, high))
     return pairs
 
@@ -101,7 +113,8 @@ class PrivacySection(Section):
 
 
 class SensitivitySection(Section):
-    """``sensitivity``: an l2 bound of a whole privacy unit, or public ranges that the pipeline enforces.
+    """``sensitivity``: an l2 bound of a whole privacy unit, or public ranges that the pipeline
+    enforces.
 
     ``max_contributions`` is how many records a unit has; it matters where records are sampled.
     """
@@ -118,51 +131,75 @@ class SensitivitySection(Section):
         """The sensitivity body for a tensor of ``shape``."""
         if self.origin == "measured":
             raise InvalidSensitivity(
-                "a bound measured on the data is not a sensitivity; clip the records, or give public ranges or a declared bound"
+                "a bound measured on the data is not a sensitivity; clip the records, or give"
+                " public ranges or a declared bound"
             )
         if (self.l2 is None) == (self.ranges is None):
-            raise InvalidSensitivity("sensitivity needs exactly one of l2 and ranges; give one of them")
+            raise InvalidSensitivity(
+                "sensitivity needs exactly one of l2 and ranges; give one of them"
+            )
         if self.l2 is not None:
             if self.origin == "public-range":
-                raise InvalidSensitivity("an l2 bound is clipped or declared, not a public range; give ranges for that")
+                raise InvalidSensitivity(
+                    "an l2 bound is clipped or declared, not a public range; give ranges for that"
+                )
             origin = Origin(self.origin or "declared")
             if self.feature_axis is not None:
-                raise InvalidSensitivity("feature_axis goes with ranges; an l2 bound takes record_axis at most")
+                raise InvalidSensitivity(
+                    "feature_axis goes with ranges; an l2 bound takes record_axis at most"
+                )
             if self.record_axis is None:
                 return L2Ball(l2=self.l2, adjacency=self.adjacency, origin=origin)
             if self.adjacency is Adjacency.ADD_REMOVE_ONE:
                 raise InvalidSensitivity(
-                    "add-remove-one changes how many records a released tensor has, so it has no sensitivity along record_axis;"
+                    "add-remove-one changes how many records a released tensor has, so it has no"
+                    " sensitivity along record_axis;"
                     " use replace-one, or release a sum with its l2 bound"
                 )
             if not -len(shape) <= self.record_axis < len(shape):
                 raise InvalidSensitivity(
-                    f"record_axis={self.record_axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
+                    f"record_axis={self.record_axis} is not an axis of shape {shape}; choose one"
+                    f" from 0 to {len(shape) - 1}"
                 )
-            return RecordBall(l2=self.l2, record_axis=self.record_axis % len(shape), adjacency=self.adjacency, origin=origin)
+            return RecordBall(
+                l2=self.l2,
+                record_axis=self.record_axis % len(shape),
+                adjacency=self.adjacency,
+                origin=origin,
+            )
         if self.origin not in (None, "public-range"):
-            raise InvalidSensitivity(f"origin: {self.origin} does not go with ranges, which are public; leave origin out")
+            raise InvalidSensitivity(
+                f"origin: {self.origin} does not go with ranges, which are public; leave origin out"
+            )
         if self.adjacency is Adjacency.ADD_REMOVE_ONE:
             raise InvalidSensitivity(
-                "add-remove-one changes the shape of a released tensor, so ranges have no sensitivity under it;"
+                "add-remove-one changes the shape of a released tensor, so ranges have no"
+                " sensitivity under it;"
                 " use replace-one, or release a sum with its l2 bound"
             )
         widths = tuple(high - low for low, high in self._pairs())
         if self.record_axis is None:
             return Box(
                 shape=shape,
-                feature_axis=self._feature_axis(shape, default=0 if len(shape) == 1 or len(widths) == 1 else None),
+                feature_axis=self._feature_axis(
+                    shape, default=0 if len(shape) == 1 or len(widths) == 1 else None
+                ),
                 widths=widths,
                 adjacency=self.adjacency,
                 origin=Origin.PUBLIC_RANGE,
             )
         if len(shape) < 2:
-            raise InvalidSensitivity(f"shape={shape} has no axis besides the records'; give l2 or ranges without record_axis")
+            raise InvalidSensitivity(
+                f"shape={shape} has no axis besides the records'; give l2 or ranges without"
+                " record_axis"
+            )
         others = [axis for axis in range(len(shape)) if axis != self.record_axis % len(shape)]
         return RecordBox(
             shape=shape,
             record_axis=self.record_axis,
-            feature_axis=self._feature_axis(shape, default=others[0] if len(others) == 1 or len(widths) == 1 else None),
+            feature_axis=self._feature_axis(
+                shape, default=others[0] if len(others) == 1 or len(widths) == 1 else None
+            ),
             widths=widths,
             adjacency=self.adjacency,
             origin=Origin.PUBLIC_RANGE,
@@ -180,7 +217,8 @@ class SensitivitySection(Section):
             return self.feature_axis
         if default is None:
             raise InvalidSensitivity(
-                f"ranges per feature on shape {shape} could lie along several axes; name one with feature_axis"
+                f"ranges per feature on shape {shape} could lie along several axes; name one"
+                " with feature_axis"
             )
         return default
 
@@ -208,7 +246,10 @@ class FactorSection(Section):
     def factor(self, size: int) -> Factor:
         """The factor for a mode of length ``size``."""
         if len(self.model_fields_set) != 1:
-            raise InvalidSpec("a factor needs exactly one of scaled, diagonal, dense, covariance and low_rank, or `identity`")
+            raise InvalidSpec(
+                "a factor needs exactly one of scaled, diagonal, dense, covariance and low_rank,"
+                " or `identity`"
+            )
         if self.scaled is not None:
             return ScaledIdentity(size, self.scaled)
         if self.diagonal is not None:
@@ -246,7 +287,9 @@ class ImgmSection(Section):
 
 
 class EstimatedDirections(Section):
-    """Noise directions from a DP covariance of the records, which spends ``share`` of the budget first (MVG Exp. I)."""
+    """Noise directions from a DP covariance of the records, which spends ``share`` of the budget
+    first (MVG Exp. I).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -336,7 +379,9 @@ MechanismSection = Annotated[
 
 
 class SamplingSection(Section):
-    """``sampling``: every step works on a Poisson sample, to which each of ``of`` belongs independently with ``rate``."""
+    """``sampling``: every step works on a Poisson sample, to which each of ``of`` belongs
+    independently with ``rate``.
+    """
 
     rate: Number
     of: Literal["privacy-units", "records"]
@@ -361,7 +406,8 @@ class CompositionSection(Section):
     def _says_who_is_sampled(cls, given: Any) -> Any:
         if isinstance(given, dict) and "sampling_rate" in given:
             raise ValueError(
-                "sampling_rate does not say who is sampled; write sampling: {rate: ..., of: privacy-units}, or of: records"
+                "sampling_rate does not say who is sampled; write sampling: {rate: ..., of:"
+                " privacy-units}, or of: records"
                 " where the records of one unit are drawn independently"
             )
         return given

@@ -1,16 +1,23 @@
 """The release spec: source, output, privacy unit, query, budget, compute and publication.
 
-Secrets are not fields. A storage option that is one is given as ``{env: NAME}`` and read from the environment by the process
-that opens the store; a ledger's password comes from its own environment.
+Secrets are not fields. A storage option that is one is given as ``{env: NAME}`` and read from the
+environment by the process that opens the store; a ledger's password comes from its own environment.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from dpdask.privacy import Adjacency
 from dpdask.spec.calibration import (
@@ -49,43 +56,91 @@ __all__ = [
 ]
 
 Positive = Annotated[Whole, Field(ge=1)]
-_SECRET = re.compile(r"secret|passw|passphrase|token|credential|key|private|sas|connection_string|auth", re.IGNORECASE)
+_SECRET = re.compile(
+    r"secret|passw|passphrase|token|credential|key|private|sas|connection_string|auth",
+    re.IGNORECASE,
+)
 _PROVIDER = re.compile(r"^(aws|google|azure)_(storage_)?", re.IGNORECASE)
-_HARMLESS = {  # storage options that may stand in a spec; all others come from the environment, since some are secrets
-    "account_name", "allow_http", "bucket", "bucket_name", "checksum_algorithm", "conditional_put", "container_name",
-    "copy_if_not_exists", "default_region", "disable_tagging", "endpoint", "endpoint_url", "imdsv1_fallback", "region",
-    "request_payer", "s3_express", "skip_signature", "unsigned_payload", "use_azure_cli", "use_emulator",
+# storage options that may stand in a spec; all others come from the environment, since some are
+# secrets
+_HARMLESS = {
+    "account_name", "allow_http", "bucket", "bucket_name", "checksum_algorithm", "conditional_put",
+    "container_name",
+    "copy_if_not_exists", "default_region", "disable_tagging", "endpoint", "endpoint_url",
+    "imdsv1_fallback", "region",
+    "request_payer", "s3_express", "skip_signature", "unsigned_payload", "use_azure_cli",
+    "use_emulator",
     "use_fabric_endpoint", "virtual_hosted_style_request",
 }  # fmt: skip
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_LEDGER_URL = re.compile(
+    r"[\w+]+://(?:[^:/]*(?::(?P<password>[^@]*))?@)?[^?]*(?:\?(?P<options>.*))?"
+)
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
 
 
 class FromEnvironment(Section):
-    """A value read from an environment variable where it is needed, so that it is never in a spec."""
+    """A value read from an environment variable where it is needed, so never in a spec."""
 
     env: str
 
 
 def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
-        if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(value, FromEnvironment):
-            raise ValueError(f"option {key} may be a secret; write {key}: {{env: NAME}} and set the variable NAME")
+        if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(
+            value, FromEnvironment
+        ):
+            raise ValueError(
+                f"option {key} may be a secret; write {key}: {{env: NAME}} and set the variable"
+                " NAME"
+            )
         if isinstance(value, str):
             _no_secret_in_url(value)
     return options
 
 
 def _no_secret_in_url(url: str) -> str:
-    if "://" in url and not url.startswith(("file:", "memory:")) and ("@" in urlsplit(url).netloc or "?" in url):
-        raise ValueError("a URL with a user, a password or a query in it may hold a secret; give that by the environment")
+    if (
+        "://" in url
+        and not url.startswith(("file:", "memory:"))
+        and ("@" in urlsplit(url).netloc or "?" in url)
+    ):
+        raise ValueError(
+            "a URL with a user, a password or a query in it may hold a secret; give that by the"
+            " environment"
+        )
     return url
 
 
 def _no_secret_inside(options: Any) -> Any:
-    for key, value in options.items() if isinstance(options, dict) else enumerate(options) if isinstance(options, list) else ():
-        hidden = isinstance(value, str) and re.search(rf"({_SECRET.pattern})\w*\s*[=:]", value, re.IGNORECASE)
-        if hidden or (isinstance(key, str) and _SECRET.search(key) and not isinstance(value, dict | bool | None)):
-            raise ValueError(f"option {key} looks like a secret; let the factory read it from its own environment")
+    for key, value in (
+        options.items()
+        if isinstance(options, dict)
+        else enumerate(options)
+        if isinstance(options, list)
+        else ()
+    ):
+        hidden = isinstance(value, str) and re.search(
+            rf"({_SECRET.pattern})\w*\s*[=:]", value, re.IGNORECASE
+        )
+        if hidden or (
+            isinstance(key, str)
+            and _SECRET.search(key)
+            and not isinstance(value, dict | bool | None)
+        ):
+            raise ValueError(
+                f"option {key} looks like a secret; let the factory read it from its own"
+                " environment"
+            )
         _no_secret_inside(value)
     return options
 
@@ -113,7 +168,9 @@ Bytes = Annotated[Whole, BeforeValidator(_bytes, json_schema_input_type=int | st
 
 
 class WindowSection(Section):
-    """Part of an axis: indices ``start`` to ``stop``. A series releases one window after the other of a growing array."""
+    """Part of an axis: indices ``start`` to ``stop``. A series releases one window after the other
+    of a growing array.
+    """
 
     axis: Whole
     start: Annotated[Whole, Field(ge=0)]
@@ -122,7 +179,9 @@ class WindowSection(Section):
 
 
 class SourceSection(Section):
-    """``source``: the sensitive array. Paths, file://, s3://, gs://, memory:// and zip files; Zarr v2 and v3."""
+    """``source``: the sensitive array. Paths, file://, s3://, gs://, memory:// and zip files; Zarr
+    v2 and v3.
+    """
 
     url: Url
     array: str = ""
@@ -186,7 +245,7 @@ class Bins(Section):
 
 
 class HistogramSection(Section):
-    """``histogram``: counts of records in public bins; one list of edges for each counted column."""
+    """``histogram``: counts of records in public bins; one list of edges per counted column."""
 
     name: Literal["histogram"]
     edges: Annotated[list[Vector | Bins], Field(min_length=1)]
@@ -194,7 +253,9 @@ class HistogramSection(Section):
 
 
 class DeclaredSection(Section):
-    """``declared``: the array is a finished query result whose l2 sensitivity the caller vouches for."""
+    """``declared``: the array is a finished query result whose l2 sensitivity the caller vouches
+    for.
+    """
 
     name: Literal["declared"]
     l2_sensitivity: Number
@@ -216,7 +277,12 @@ def _named(value: Any) -> Any:
 
 
 QuerySection = Annotated[
-    IdentitySection | SumSection | MeanSection | CovarianceSection | HistogramSection | DeclaredSection,
+    IdentitySection
+    | SumSection
+    | MeanSection
+    | CovarianceSection
+    | HistogramSection
+    | DeclaredSection,
     Field(discriminator="name"),
 ]
 
@@ -228,7 +294,9 @@ class StackSection(CompositionSection):
 
 
 class NoiseSection(Section):
-    """``noise``: the grid and the published type. Integer types publish grid integers with a CF ``scale_factor``."""
+    """``noise``: the grid and the published type. Integer types publish grid integers with a CF
+    ``scale_factor``.
+    """
 
     steps_per_sigma: Whole | None = None
     output_dtype: Literal["float32", "float64", "int32", "int64"] | None = None
@@ -237,15 +305,19 @@ class NoiseSection(Section):
     @classmethod
     def _power_of_two(cls, value: int | None) -> int | None:
         if value is not None and not (2**6 <= value <= 2**30 and value & (value - 1) == 0):
-            raise ValueError(f"{value} is not a power of two from 64 to 2^30; leave it out unless you know better")
+            raise ValueError(
+                f"{value} is not a power of two from 64 to 2^30; leave it out unless you know"
+                " better"
+            )
         return value
 
 
 class BudgetSection(Section):
-    """``budget``: who pays. The ledger's URL may also come from DPDASK_LEDGER; it holds no password.
+    """``budget``: who pays. The ledger's URL may also come from DPDASK_LEDGER; it holds no
+    password.
 
-    An array that is charged to another dataset of the ledger is refused, unless ``array_in_other_dataset`` accepts that the
-    same people lose both budgets.
+    An array that is charged to another dataset of the ledger is refused, unless
+    ``array_in_other_dataset`` accepts that the same people lose both budgets.
     """
 
     dataset: Annotated[str, Field(min_length=1, max_length=200)]
@@ -256,15 +328,19 @@ class BudgetSection(Section):
     @field_validator("ledger")
     @classmethod
     def _no_password(cls, value: str | None) -> str | None:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-
-        try:
-            parsed = None if value is None else make_url(value)
-        except (ArgumentError, ValueError):
-            raise ValueError("the ledger URL cannot be read; write sqlite:///path or postgresql://host/database") from None
-        if parsed is not None and (parsed.password is not None or any(_SECRET.search(name) for name in parsed.query)):
-            raise ValueError("the ledger URL holds a password; drop it and set PGPASSWORD or DPDASK_LEDGER in the environment")
+        if value is None:
+            return value
+        parts = _LEDGER_URL.fullmatch(value)
+        if parts is None:
+            raise ValueError(
+                "the ledger URL cannot be read; write sqlite:///path or postgresql://host/database"
+            )
+        names = [name for name, _ in parse_qsl(parts["options"] or "", keep_blank_values=True)]
+        if parts["password"] is not None or any(_SECRET.search(name) for name in names):
+            raise ValueError(
+                "the ledger URL holds a password; drop it and set PGPASSWORD or DPDASK_LEDGER in"
+                " the environment"
+            )
         return value
 
 
@@ -280,7 +356,9 @@ class ComputeSection(Section):
     """``compute``: where tasks run and how much each may hold."""
 
     cluster: Annotated[str, AfterValidator(_no_secret_in_url)] = "local"
-    cluster_options: Annotated[dict[str, Any], AfterValidator(_no_secret_inside)] = Field(default_factory=dict)
+    cluster_options: Annotated[dict[str, Any], AfterValidator(_no_secret_inside)] = Field(
+        default_factory=dict
+    )
     workers: Positive = 1
     threads: Positive | None = None
     memory: Bytes | None = None
@@ -308,9 +386,13 @@ class ReleaseSpec(Section):
     source: SourceSection
     output: OutputSection
     unit: UnitSection = UnitSection()
-    query: Annotated[QuerySection, BeforeValidator(_named, json_schema_input_type=QuerySection | str)]
+    query: Annotated[
+        QuerySection, BeforeValidator(_named, json_schema_input_type=QuerySection | str)
+    ]
     privacy: PrivacySection
-    mechanism: Annotated[MechanismSection, BeforeValidator(_named, json_schema_input_type=MechanismSection | str)]
+    mechanism: Annotated[
+        MechanismSection, BeforeValidator(_named, json_schema_input_type=MechanismSection | str)
+    ]
     composition: StackSection = StackSection()
     noise: NoiseSection = NoiseSection()
     budget: BudgetSection

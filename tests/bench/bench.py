@@ -1,4 +1,6 @@
-"""`make bench`: every number is a ratio of two things measured side by side in this process, alternating, best of several."""
+"""`make bench`: every number is a ratio of two things measured side by side in this process,
+alternating, best of several.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from opendp.mod import enable_features
 from rich.console import Console
 from rich.table import Table
 
-from dpdask.grid import Grid, clip_factors, record_norms
+from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.noise import LowRankFactor
-from dpdask.noise.stream import ReleaseKey, TileStream
-from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
+from dpdask.privatizers.grid import Grid, clip_factors, record_norms
+from dpdask.privatizers.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
 
 ENTRIES = 1 << 22
 SHAPE = (2048, ENTRIES // 2048)
@@ -74,9 +76,18 @@ class Rows:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def add(self, name: str, dtype: str, threads: int, ratio: float, goal: str, detail: str = "") -> None:
+    def add(
+        self, name: str, dtype: str, threads: int, ratio: float, goal: str, detail: str = ""
+    ) -> None:
         self.rows.append(
-            {"name": name, "dtype": dtype, "threads": threads, "ratio": round(ratio, 4), "goal": goal, "detail": detail}
+            {
+                "name": name,
+                "dtype": dtype,
+                "threads": threads,
+                "ratio": round(ratio, 4),
+                "goal": goal,
+                "detail": detail,
+            }
         )
         print(f"  {name} {dtype} x{threads}: {ratio:.4g} {detail}", flush=True)
 
@@ -88,12 +99,17 @@ def nanoseconds(seconds: float, entries: int) -> str:
 def thread_sets(dtype: str, threads: int) -> list[tuple[Any, Any, int]]:
     """(input, output, tile) for each thread, on separate memory."""
     generator = np.random.default_rng(1)
-    return [(generator.standard_normal(SHAPE).astype(dtype), np.empty(SHAPE, dtype), tile) for tile in range(threads)]
+    return [
+        (generator.standard_normal(SHAPE).astype(dtype), np.empty(SHAPE, dtype), tile)
+        for tile in range(threads)
+    ]
 
 
 def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
     sets = thread_sets(dtype, threads)
-    ours = on_threads([lambda x=x, o=o, t=t: add_iid(x, o, stream=stream(t), grid=GRID) for x, o, t in sets])
+    ours = on_threads(
+        [lambda x=x, o=o, t=t: add_iid(x, o, stream=stream(t), grid=GRID) for x, o, t in sets]
+    )
 
     def theirs(make: Callable[[int], np.random.Generator]) -> Task:
         def one(x: Any, out: Any, generator: np.random.Generator) -> None:
@@ -109,19 +125,39 @@ def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
             lambda s: np.random.Generator(np.random.PCG64(s)),
             "<= 0.4",
         ),
-        ("exact i.i.d. / randomgen AESCounter normal", lambda s: np.random.Generator(randomgen.AESCounter(s)), ""),
+        (
+            "exact i.i.d. / randomgen AESCounter normal",
+            lambda s: np.random.Generator(randomgen.AESCounter(s)),
+            "",
+        ),
     ]
     for name, make, goal in rivals:
         mine, other = side_by_side(ours, theirs(make))
-        rows.add(name, dtype, threads, mine / other, goal, f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}")
+        rows.add(
+            name,
+            dtype,
+            threads,
+            mine / other,
+            goal,
+            f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}",
+        )
     copies = on_threads([lambda x=x, o=o: np.copyto(o, x) for x, o, _ in sets])
     mine, other = side_by_side(ours, copies)
-    rows.add("fused tile kernel / memcpy of the tile", dtype, threads, mine / other, "", nanoseconds(other, ENTRIES))
+    rows.add(
+        "fused tile kernel / memcpy of the tile",
+        dtype,
+        threads,
+        mine / other,
+        "",
+        nanoseconds(other, ENTRIES),
+    )
 
 
 def bench_threads(rows: Rows, dtype: str) -> None:
     sets = thread_sets(dtype, 2)
-    tasks: list[Task] = [lambda x=x, o=o, t=t: add_iid(x, o, stream=stream(t), grid=GRID) for x, o, t in sets]
+    tasks: list[Task] = [
+        lambda x=x, o=o, t=t: add_iid(x, o, stream=stream(t), grid=GRID) for x, o, t in sets
+    ]
     both, one = side_by_side(on_threads(tasks), tasks[0], rounds=15)
     rows.add("speed of two threads / speed of one", dtype, 2, 2 * one / both, ">= 1.8")
 
@@ -140,10 +176,16 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
         add_iid_clipped(x, out, stream=stream(), grid=clip, factors=factors, record_axis=0)
 
     shapes: list[tuple[str, Task, str]] = [
-        ("diagonal Kronecker / i.i.d.", lambda: add_kronecker(x, out, stream=stream(), factors=diagonal, **bounds), "<= 1.3"),
+        (
+            "diagonal Kronecker / i.i.d.",
+            lambda: add_kronecker(x, out, stream=stream(), factors=diagonal, **bounds),
+            "<= 1.3",
+        ),
         (
             "spherical / i.i.d.",
-            lambda: add_spherical(x, out, stream=stream(), step=COARSE.step, low=-4.0, high=4.0, radius=100.0),
+            lambda: add_spherical(
+                x, out, stream=stream(), step=COARSE.step, low=-4.0, high=4.0, radius=100.0
+            ),
             "<= 1.5",
         ),
         (
@@ -155,7 +197,14 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
     ]
     for name, task, goal in shapes:
         mine, other = side_by_side(task, plain)
-        rows.add(name, dtype, 1, mine / other, goal, f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}")
+        rows.add(
+            name,
+            dtype,
+            1,
+            mine / other,
+            goal,
+            f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}",
+        )
 
 
 def bench_exact_rivals(rows: Rows) -> None:
@@ -172,17 +221,32 @@ def bench_exact_rivals(rows: Rows) -> None:
         ours: Task = lambda x=x, out=out: add_iid(x, out, stream=stream(), grid=GRID)  # noqa: E731
         rivals: list[tuple[str, Task]] = [
             ("exact i.i.d. / OpenDP Gaussian", lambda: opendp(as_list)),
-            ("exact i.i.d. / diffprivlib GaussianAnalytic", lambda: [diffprivlib.randomise(v) for v in as_list]),
+            (
+                "exact i.i.d. / diffprivlib GaussianAnalytic",
+                lambda: [diffprivlib.randomise(v) for v in as_list],
+            ),
         ]
         for name, theirs in rivals:
             mine, other = side_by_side(ours, theirs, rounds=3)
             ratio = (mine / ENTRIES) / (other / few)
-            rows.add(name, dtype, 1, ratio, "", f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, few)}")
+            rows.add(
+                name,
+                dtype,
+                1,
+                ratio,
+                "",
+                f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, few)}",
+            )
 
 
 def machine() -> dict[str, Any]:
     model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.processor()
+        (
+            line.split(":")[1].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.processor(),
     )
     flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "")
     return {
@@ -213,11 +277,21 @@ def main() -> None:
     target = Path("build/bench.json")
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(facts, indent=1) + "\n")
-    table = Table(title=f"{facts['machine']['processor']}, {facts['machine']['cores']} cores", title_justify="left")
+    table = Table(
+        title=f"{facts['machine']['processor']}, {facts['machine']['cores']} cores",
+        title_justify="left",
+    )
     for heading in ("what", "dtype", "threads", "ratio", "goal", "per entry"):
         table.add_column(heading, justify="right" if heading in ("threads", "ratio") else "left")
     for row in rows.rows:
-        table.add_row(row["name"], row["dtype"], str(row["threads"]), f"{row['ratio']:.3g}", row["goal"], row["detail"])
+        table.add_row(
+            row["name"],
+            row["dtype"],
+            str(row["threads"]),
+            f"{row['ratio']:.3g}",
+            row["goal"],
+            row["detail"],
+        )
     Console(width=None if sys.stdout.isatty() else 140).print(table)
     print(f"written to {target}")
 

@@ -1,6 +1,7 @@
 """`make bench`: what past releases cost the next one, on SQLite and on a real PostgreSQL.
 
-Each row compares a ledger of 10,000 past releases with one of 10, side by side, alternating, the median of many calls.
+Each row compares a ledger of 10,000 past releases with one of 10, side by side, alternating, the
+median of many calls.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 
 from dpdask import GaussianProfile, PrivacyBudget
+from dpdask.accounting import Dominated
 from dpdask.ledger import Ledger, ProtectedUnit
-from dpdask.ledger.chain import append, standing_of
 from dpdask.ledger.charges import Spent
-from dpdask.profiles import Dominated
+from dpdask.ledger.hash_chain import append, standing_of
 
 FEW, MANY = 10, 10_000
 SMALL = GaussianProfile(1e-4)
@@ -44,7 +45,9 @@ def fingerprint(name: object) -> str:
 
 
 def filled(url: str, past: int) -> Ledger:
-    """A ledger with ``past`` committed releases, written by the ledger's own function in one transaction."""
+    """A ledger with ``past`` committed releases, written by the ledger's own function in one
+    transaction.
+    """
     book = Ledger(url)
     book.open_dataset("people", PrivacyBudget(epsilon=100.0, delta=1e-6))
     charge = Dominated(SMALL.mu, 0.0)
@@ -53,9 +56,16 @@ def filled(url: str, past: int) -> Ledger:
         assert standing is not None
         for number in range(past):
             release = fingerprint(f"past {number}")
-            facts = {"name": release[:32], "output": f"{number}.zarr", "profile": SMALL.describe(), **UNIT.describe()}
+            facts = {
+                "name": release[:32],
+                "output": f"{number}.zarr",
+                "profile": SMALL.describe(),
+                **UNIT.describe(),
+            }
             head = append(connection, "people", standing, "reserve", facts, release, charge)
-            standing = dataclasses.replace(standing, head=head, spent=standing.spent + Spent.on(charge))
+            standing = dataclasses.replace(
+                standing, head=head, spent=standing.spent + Spent.on(charge)
+            )
             head = append(connection, "people", standing, "commit", {}, release)
             standing = dataclasses.replace(standing, head=head)
     return book
@@ -71,7 +81,9 @@ CALLS: dict[str, Callable[[Ledger], Any]] = {
     "forecast": lambda book: book.forecast("people", SMALL, UNIT),
     "record": lambda book: book.record(fingerprint("past 5")),
     "named": lambda book: book.named(fingerprint("past 5")[:32]),
-    "spent since an hour ago": lambda book: book.spent_since("people", datetime.now(UTC) - timedelta(hours=1)),
+    "spent since an hour ago": lambda book: book.spent_since(
+        "people", datetime.now(UTC) - timedelta(hours=1)
+    ),
     "head": lambda book: book.head("people"),
 }
 
@@ -86,7 +98,9 @@ def measure(rows: list[dict[str, Any]], backend: str, few: Ledger, many: Ledger)
                 took[past].append(time.perf_counter() - started)
         low, high = (statistics.median(took[past]) * 1000 for past in (FEW, MANY))
         detail = f"{high:.2f} ms with {MANY} past releases, {low:.2f} ms with {FEW}"
-        rows.append({"name": f"{backend}: {name}", "ratio": high / low, "goal": "<= 2", "detail": detail})
+        rows.append(
+            {"name": f"{backend}: {name}", "ratio": high / low, "goal": "<= 2", "detail": detail}
+        )
 
 
 def main() -> None:
@@ -103,7 +117,10 @@ def main() -> None:
                 for past in (FEW, MANY):
                     connection.execute(text(f"CREATE DATABASE past{past}"))
             engine.dispose()
-            books = [filled(server.get_uri().replace("/postgres?", f"/past{past}?"), past) for past in (FEW, MANY)]
+            books = [
+                filled(server.get_uri().replace("/postgres?", f"/past{past}?"), past)
+                for past in (FEW, MANY)
+            ]
             measure(rows, "PostgreSQL", *books)
             for book in (*sqlite, *books):
                 book.close()
@@ -111,7 +128,9 @@ def main() -> None:
             server.cleanup()
     Path("build").mkdir(exist_ok=True)
     Path("build/bench-ledger.json").write_text(json.dumps(rows, indent=1) + "\n")
-    table = Table(title=f"the ledger, {MANY} past releases / {FEW}, medians of {ROUNDS}", title_justify="left")
+    table = Table(
+        title=f"the ledger, {MANY} past releases / {FEW}, medians of {ROUNDS}", title_justify="left"
+    )
     for heading in ("what", "ratio", "goal", "time of a call"):
         table.add_column(heading, justify="right" if heading == "ratio" else "left")
     for row in rows:

@@ -1,6 +1,8 @@
-"""The release against a plain copy and against the Dask one-liner: both sides in one run, warm cache, two threads.
+"""The release against a plain copy and against the Dask one-liner: both sides in one run, warm
+cache, two threads.
 
-``python -m tests.bench.release [--quick]``; part of ``make bench``. Needs about 13 GiB of disk (1 GiB with --quick).
+``python -m tests.bench.release [--quick]``; part of ``make bench``. Needs about 13 GiB of disk (1
+GiB with --quick).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rich.table import Table
 
 from dpdask import PrivacyBudget
 from dpdask.ledger import Ledger
-from dpdask.releasing import release
+from dpdask.releases.api import release
 
 UNIT = 16 * 2**20
 COLUMNS = 2048
@@ -33,9 +35,10 @@ ROOT = Path("build/bench-release")
 
 MEMORY = """
 import json, sys
-from dpdask.releasing import release
+from dpdask.releases.api import release
 release(json.loads(sys.argv[1]))
-print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(int(peak[0].split()[1]) * 1024)
 """
 
 
@@ -44,7 +47,12 @@ def source(name: str, dtype: str, size: int) -> Path:
     rows = UNIT // np.dtype(dtype).itemsize // COLUMNS
     count = size // UNIT
     array = zarr.create_array(
-        ROOT / name, name="x", shape=(rows * count, COLUMNS), chunks=(rows, COLUMNS), dtype=dtype, compressors=None
+        ROOT / name,
+        name="x",
+        shape=(rows * count, COLUMNS),
+        chunks=(rows, COLUMNS),
+        dtype=dtype,
+        compressors=None,
     )
     block = np.random.default_rng(0).standard_normal((rows, COLUMNS)).astype(dtype)
     for first in range(0, rows * count, rows):
@@ -67,7 +75,9 @@ def spec(data: Path, output: Path) -> dict[str, Any]:
 
 
 def one_liner(data: Path, output: Path, dtype: str) -> None:
-    """What one would write without dpdask: noise that is neither exact, nor bounded, nor accounted for."""
+    """What one would write without dpdask: noise that is neither exact, nor bounded, nor accounted
+    for.
+    """
     x = da.from_zarr(str(data), component="x")
     noise = da.random.normal(0, 100, size=x.shape, chunks=x.chunks).astype(dtype)
     with dask.config.set(scheduler="threads", num_workers=THREADS):
@@ -93,10 +103,20 @@ def bench_copy(rows: list[dict[str, Any]], dtype: str, size: int, rounds: int) -
     gib = f"{size / 2**30:g} GiB {dtype}"
     ours = timed(lambda out: release(spec(data, out)), rounds)
     copy = timed(lambda out: subprocess.run(["cp", "-r", str(data), str(out)], check=True), rounds)
-    durable = timed(lambda out: (subprocess.run(["cp", "-r", str(data), str(out)], check=True), os.sync()), rounds)
+    durable = timed(
+        lambda out: (subprocess.run(["cp", "-r", str(data), str(out)], check=True), os.sync()),
+        rounds,
+    )
     theirs = timed(lambda out: one_liner(data, out, dtype), max(1, rounds - 1))
     detail = f"{ours:.2f} s : {copy:.2f} s"
-    rows.append({"name": f"identity release with clip / cp -r, {gib}", "ratio": ours / copy, "goal": "<= 4", "detail": detail})
+    rows.append(
+        {
+            "name": f"identity release with clip / cp -r, {gib}",
+            "ratio": ours / copy,
+            "goal": "<= 4",
+            "detail": detail,
+        }
+    )
     detail = f"{ours:.2f} s : {durable:.2f} s"
     rows.append(
         {
@@ -120,19 +140,25 @@ def bench_copy(rows: list[dict[str, Any]], dtype: str, size: int, rounds: int) -
 
 
 def bench_growth(rows: list[dict[str, Any]], small: int) -> None:
-    """Sixteen times the array: time and peak memory of a process that runs a release with its worker inside."""
+    """Sixteen times the array: time and peak memory of a process that runs a release with its
+    worker inside.
+    """
     times, peaks = [], []
     for size in (small, 16 * small):
         data = source(f"growth-{size}.zarr", "float32", size)
         times.append(timed(lambda out, data=data: release(spec(data, out)), 2))  # type: ignore[misc]
         asked = json.dumps(spec(data, ROOT / "memory.zarr"))
-        done = subprocess.run([sys.executable, "-c", MEMORY, asked], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, asked], capture_output=True, text=True, check=True
+        )
         peaks.append(int(done.stdout))
         shutil.rmtree(ROOT / "memory.zarr")
         shutil.rmtree(data)
     name = f"16 times the array / 16 times the time, from {small / 2**20:g} MiB"
     detail = f"{times[0]:.2f} s, {times[1]:.2f} s"
-    rows.append({"name": name, "ratio": times[1] / times[0] / 16, "goal": "<= 1.15", "detail": detail})
+    rows.append(
+        {"name": name, "ratio": times[1] / times[0] / 16, "goal": "<= 1.15", "detail": detail}
+    )
     allowed = 6 * UNIT * THREADS + 300e6
     for times_larger, peak in zip((1, 16), peaks, strict=True):
         detail = f"{peak / 1e6:.0f} MB of {allowed / 1e6:.0f} MB"
@@ -143,14 +169,23 @@ def bench_growth(rows: list[dict[str, Any]], small: int) -> None:
 def bench_small_chunks(rows: list[dict[str, Any]], count: int) -> None:
     """Many chunks of 32 KiB."""
     data = ROOT / "small.zarr"
-    array = zarr.create_array(data, name="x", shape=(count * 8, 1024), chunks=(8, 1024), dtype="f4", compressors=None)
+    array = zarr.create_array(
+        data, name="x", shape=(count * 8, 1024), chunks=(8, 1024), dtype="f4", compressors=None
+    )
     block = np.random.default_rng(0).standard_normal((8, 1024)).astype("f4").tobytes()
     for index in range(count):
         file = data / "x" / array.metadata.encode_chunk_key((index, 0))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(block)
     took = timed(lambda out: release(spec(data, out)), 1) / count * 1000
-    rows.append({"name": f"{count} chunks of 32 KiB, ms per chunk", "ratio": took, "goal": "<= 1", "detail": f"{took:.3f} ms"})
+    rows.append(
+        {
+            "name": f"{count} chunks of 32 KiB, ms per chunk",
+            "ratio": took,
+            "goal": "<= 1",
+            "detail": f"{took:.3f} ms",
+        }
+    )
     shutil.rmtree(data)
 
 
@@ -159,7 +194,9 @@ def main() -> None:
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir(parents=True)
     os.environ["XDG_CONFIG_HOME"] = str((ROOT / "configuration").absolute())
-    Ledger(f"sqlite:///{ROOT}/ledger.db").open_dataset("bench", PrivacyBudget(epsilon=1e4, delta=1e-3))
+    Ledger(f"sqlite:///{ROOT}/ledger.db").open_dataset(
+        "bench", PrivacyBudget(epsilon=1e4, delta=1e-3)
+    )
     rows: list[dict[str, Any]] = []
     try:
         bench_copy(rows, "float64", 2**28 if quick else 2**30, 3)

@@ -38,16 +38,23 @@ class PrefectServer:
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
-            self.api + path, json.dumps(body or {}).encode(), {"Content-Type": "application/json"}, method="POST"
+            self.api + path,
+            json.dumps(body or {}).encode(),
+            {"Content-Type": "application/json"},
+            method="POST",
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
 
     def runs(self, flow: str) -> list[dict[str, Any]]:
-        found = self.ask("/flow_runs/filter", {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_ASC"})
+        found = self.ask(
+            "/flow_runs/filter", {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_ASC"}
+        )
         return [run for run in found if run["state"]["type"] != "SCHEDULED"]
 
-    def python(self, code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    def python(
+        self, code: str, *arguments: str, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             env=self.environment,
@@ -66,7 +73,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     made = PrefectServer(tmp_path_factory.mktemp("prefect"), port)
     log = (made.home / "server.log").open("w")
     process = subprocess.Popen(
-        [str(BIN / "prefect"), "server", "start", "--host", "127.0.0.1", "--port", str(port), "--analytics-off"],
+        [
+            str(BIN / "prefect"),
+            "server",
+            "start",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--analytics-off",
+        ],
         env={**made.environment, "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"},
         stdout=log,
         stderr=log,

@@ -1,4 +1,6 @@
-"""The commands of deploy/README.md as plain processes: Prefect server, worker, TLS scheduler, Dask workers, scheduled runs."""
+"""The commands of deploy/README.md as plain processes: Prefect server, worker, TLS scheduler, Dask
+workers, scheduled runs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ import pytest
 from distributed.security import Security
 
 from dpdask.errors import ClusterError
-from dpdask.published import verify_release
-from dpdask.releasing import release
+from dpdask.releases.api import release
+from dpdask.releases.verify import verify_release
 from tests.flows.conftest import BIN, PrefectServer
 from tests.release.conftest import Workspace, people
 
@@ -25,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str], cwd: Path = ROOT) -> Iterator[None]:
+def running(
+    command: list[str], log: Path, environment: dict[str, str], cwd: Path = ROOT
+) -> Iterator[None]:
     with log.open("w") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, cwd=cwd)
         try:
@@ -47,16 +51,39 @@ def cluster(space: Workspace, server: PrefectServer) -> Iterator[dict[str, Any]]
     for name, content in (("ca", made["ca_file"]), ("cert", made["cert"]), ("key", made["key"])):
         files[name] = space.folder / f"spec.yaml-{name}.pem"
         files[name].write_text(content)
-    tls = ["--tls-ca-file", str(files["ca"]), "--tls-cert", str(files["cert"]), "--tls-key", str(files["key"])]
+    tls = [
+        "--tls-ca-file",
+        str(files["ca"]),
+        "--tls-cert",
+        str(files["cert"]),
+        "--tls-key",
+        str(files["key"]),
+    ]
     contact = space.folder / "spec.yaml-scheduler.json"
     dask = str(BIN / "dask")
-    quiet = {"DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False", "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False"}
+    quiet = {
+        "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
+    }
     environment = {**server.environment, **quiet}
     page = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-    scheduler = [dask, "scheduler", "--protocol", "tls", "--host", "127.0.0.1", "--port", "0", *page, *tls]
+    scheduler = [
+        dask,
+        "scheduler",
+        "--protocol",
+        "tls",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        *page,
+        *tls,
+    ]
     with contextlib.ExitStack() as stack:
         log = space.folder / "spec.yaml-scheduler.log"
-        stack.enter_context(running([*scheduler, "--scheduler-file", str(contact)], log, environment))
+        stack.enter_context(
+            running([*scheduler, "--scheduler-file", str(contact)], log, environment)
+        )
         for _ in range(300):
             if contact.exists() and contact.read_text():
                 break
@@ -64,36 +91,59 @@ def cluster(space: Workspace, server: PrefectServer) -> Iterator[dict[str, Any]]
         address = json.loads(contact.read_text())["address"]
         worker = [dask, "worker", address, "--protocol", "tls", "--nthreads", "1", *page, *tls]
         for number in range(2):
-            stack.enter_context(running(worker, space.folder / f"spec.yaml-worker{number}.log", environment))
+            stack.enter_context(
+                running(worker, space.folder / f"spec.yaml-worker{number}.log", environment)
+            )
         paths = {f"{name}_file": str(path) for name, path in files.items()}
         yield {"cluster": address, "tls": paths}
 
 
-def test_a_release_runs_on_a_tls_cluster_of_two_worker_processes(space: Workspace, cluster: dict[str, Any]) -> None:
+def test_a_release_runs_on_a_tls_cluster_of_two_worker_processes(
+    space: Workspace, cluster: dict[str, Any]
+) -> None:
     space.source(people(64, 8), chunks=(4, 4))
     alone = space.staged()
     assert space.staged(compute=cluster) == alone  # the same bytes as in this process
     release(space.spec(compute=cluster))
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     with pytest.raises(ClusterError, match="cannot be reached"):
-        release(space.spec(compute={"cluster": cluster["cluster"]}, output={"url": f"{space.folder}/b.zarr"}))
+        release(
+            space.spec(
+                compute={"cluster": cluster["cluster"]}, output={"url": f"{space.folder}/b.zarr"}
+            )
+        )
 
 
-def test_a_scheduled_deployment_publishes_by_itself(space: Workspace, server: PrefectServer, cluster: dict[str, Any]) -> None:
-    """prefect deploy, a worker of the pool, a schedule, a TLS cluster: two windows of a series come out."""
+def test_a_scheduled_deployment_publishes_by_itself(
+    space: Workspace, server: PrefectServer, cluster: dict[str, Any]
+) -> None:
+    """prefect deploy, a worker of the pool, a schedule, a TLS cluster: two windows of a series come
+    out.
+    """
     space.source(people(60, 4), chunks=(60, 2))
     prefect = str(BIN / "prefect")
     environment = {**server.environment, "DPDASK_HOME": str(ROOT)}
 
     def run(*arguments: str) -> str:
-        done = subprocess.run([prefect, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [prefect, *arguments],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     run("work-pool", "create", "dpdask", "--type", "process")
     run("--no-prompt", "deploy", "--prefect-file", "deploy/prefect.yaml", "--all")
-    [deployment] = server.ask("/deployments/filter", {"deployments": {"name": {"any_": ["privatize-series"]}}})
-    spec = space.spec(compute=cluster, output={"url": f"{space.folder}/day-{{start}}-{{stop}}.zarr"})
+    [deployment] = server.ask(
+        "/deployments/filter", {"deployments": {"name": {"any_": ["privatize-series"]}}}
+    )
+    spec = space.spec(
+        compute=cluster, output={"url": f"{space.folder}/day-{{start}}-{{stop}}.zarr"}
+    )
     parameters = {"spec": spec, "series": "deployed", "axis": 1, "longest": 2}
     code = """
 import json, sys
@@ -105,7 +155,8 @@ from prefect.client.schemas.schedules import IntervalSchedule
 with get_client(sync_client=True) as client:
     name = UUID(sys.argv[1])
     client.update_deployment(name, DeploymentUpdate(parameters=json.loads(sys.argv[2])))
-    client.create_deployment_schedules(name, [(IntervalSchedule(interval=timedelta(seconds=10)), True)])
+    every_ten_seconds = IntervalSchedule(interval=timedelta(seconds=10))
+    client.create_deployment_schedules(name, [(every_ten_seconds, True)])
 """
     done = server.python(code, deployment["id"], json.dumps(parameters))
     assert done.returncode == 0, done.stderr
@@ -117,8 +168,10 @@ with get_client(sync_client=True) as client:
                 break
             time.sleep(1)
         server.python(
-            "import sys; from uuid import UUID; from prefect.client.orchestration import get_client\n"
-            "with get_client(sync_client=True) as client: client.pause_deployment(UUID(sys.argv[1]))",
+            "import sys; from uuid import UUID; from prefect.client.orchestration import"
+            " get_client\n"
+            "with get_client(sync_client=True) as client:"
+            " client.pause_deployment(UUID(sys.argv[1]))",
             deployment["id"],
         )
         for _ in range(30):

@@ -1,4 +1,6 @@
-"""Which window a series releases next, without a scheduler: cursors, interruptions, changed outputs, growth."""
+"""Which window a series releases next, without a scheduler: cursors, interruptions, changed
+outputs, growth.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,30 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from dpdask.flows.batch import check_batch
-from dpdask.flows.series import next_release
 from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
 from dpdask.errors import BudgetExceeded, InvalidSpec, LedgerError, ReleaseError, SourceChanged
+from dpdask.flows.batch import check_batch
+from dpdask.flows.series import next_release
 from dpdask.privacy import PrivacyBudget
-from dpdask.releasing import abort, abort_named, release, release_run
+from dpdask.releases.api import abort, abort_named, release, release_run
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people
 
 
 def template(space: Workspace, folder: str = "a", **changes: Any) -> Any:
-    return parse_release_spec(space.spec(output={"url": f"{space.folder}/{folder}-{{start}}-{{stop}}.zarr"}, **changes))
+    return parse_release_spec(
+        space.spec(output={"url": f"{space.folder}/{folder}-{{start}}-{{stop}}.zarr"}, **changes)
+    )
 
 
-def run(space: Workspace, folder: str = "a", longest: int | None = None, **options: Any) -> str | None:
-    """What the flow does, without Prefect: the output of the next window, None when there is nothing new."""
+def run(
+    space: Workspace, folder: str = "a", longest: int | None = None, **options: Any
+) -> str | None:
+    """What the flow does, without Prefect: the output of the next window, None when there is
+    nothing new.
+    """
     spec = next_release(space.ledger, template(space, folder), "s", 1, longest, **options)
     if spec is None:
         return None
@@ -52,7 +60,9 @@ def cut_off(space: Workspace, folder: str = "a") -> None:
 
 
 def test_an_unfinished_window_is_finished_where_it_began(space: Workspace) -> None:
-    """Also when the deployment now says another output: the window is charged once, and the series goes on."""
+    """Also when the deployment now says another output: the window is charged once, and the series
+    goes on.
+    """
     space.source(people(60, 4), chunks=(60, 2))
     cut_off(space)
     charged = space.spent()
@@ -65,7 +75,9 @@ def test_an_unfinished_window_is_finished_where_it_began(space: Workspace) -> No
 
 
 def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> None:
-    """Its staging is lost and its source has changed: nobody can finish it, so it is done again, or aborted by its name."""
+    """Its staging is lost and its source has changed: nobody can finish it, so it is done again, or
+    aborted by its name.
+    """
     space.source(people(60, 4), chunks=(60, 2))
     cut_off(space)
     for path in space.folder.glob("*.dpdask-staging"):
@@ -91,7 +103,9 @@ def test_whole_chunks_leave_a_chunk_that_is_still_being_filled(space: Workspace)
 
 
 @pytest.mark.parametrize("whole_chunks", [True, False])
-def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(space: Workspace, whole_chunks: bool) -> None:
+def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(
+    space: Workspace, whole_chunks: bool
+) -> None:
     space.source(people(60, 5), chunks=(60, 2))
     spec = next_release(space.ledger, template(space), "s", 1, None, whole_chunks)
     assert spec is not None
@@ -105,11 +119,15 @@ def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(space
     else:
         with pytest.raises(SourceChanged, match="aborted and its charge stays"):
             release(spec, on_progress=append)
-    assert list(space.ledger.state("people").releases.values()) == ["commit" if whole_chunks else "burn"]
+    assert list(space.ledger.state("people").releases.values()) == [
+        "commit" if whole_chunks else "burn"
+    ]
 
 
 def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
-    """Another array under the same name neither takes up an open window, and burns it, nor begins where this one stopped."""
+    """Another array under the same name neither takes up an open window, and burns it, nor begins
+    where this one stopped.
+    """
     space.source(people(60, 4), chunks=(60, 2))
     space.source(people(60, 6), file="source.zarr-other", chunks=(60, 2))
     cut_off(space)
@@ -125,7 +143,9 @@ def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
 
 
 def test_a_burned_window_is_asked_for_anew(space: Workspace) -> None:
-    """Its source is as it was, so the same spec would be the same, closed, release: the series counts the edition up."""
+    """Its source is as it was, so the same spec would be the same, closed, release: the series
+    counts the edition up.
+    """
     space.source(people(60, 4), chunks=(60, 2))
     for _ in range(2):
         cut_off(space)
@@ -137,7 +157,9 @@ def test_a_burned_window_is_asked_for_anew(space: Workspace) -> None:
     assert sorted(space.ledger.state("people").releases.values()) == ["burn", "burn", "commit"]
 
 
-def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(space: Workspace) -> None:
+def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(
+    space: Workspace,
+) -> None:
     space.source(people(60, 8), chunks=(60, 4))
     with pytest.raises(InvalidSpec, match="longest=3 never reaches the end of a chunk of 4"):
         run(space, longest=3, whole_chunks=True)
@@ -147,9 +169,15 @@ def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(s
 def test_a_mistyped_adjacency_of_gradients_is_found_by_their_form() -> None:
     from dpdask.flows.gradients import privatize_gradients
 
-    given: dict[str, Any] = {"source": {"url": "s"}, "output": {"url": "o"}, "budget": {"dataset": "d"}}
+    given: dict[str, Any] = {
+        "source": {"url": "s"},
+        "output": {"url": "o"},
+        "budget": {"dataset": "d"},
+    }
     with pytest.raises((ParameterTypeError, ValidationError), match="add-remove-one"):
-        privatize_gradients.validate_parameters({**given, "epsilon": 1, "delta": 1e-6, "clip_norm": 1, "adjacency": "add"})
+        privatize_gradients.validate_parameters(
+            {**given, "epsilon": 1, "delta": 1e-6, "clip_norm": 1, "adjacency": "add"}
+        )
 
 
 def test_a_batch_concludes_what_was_published_but_not_committed(space: Workspace) -> None:
@@ -169,7 +197,10 @@ def test_a_batch_concludes_what_was_published_but_not_committed(space: Workspace
 
 def batch(space: Workspace, *changes: dict[str, Any]) -> list[Any]:
     outputs = [{"url": f"{space.folder}/{n}.zarr"} for n in range(len(changes))]
-    return [parse_release_spec(space.spec(output=output, **change)) for output, change in zip(outputs, changes, strict=True)]
+    return [
+        parse_release_spec(space.spec(output=output, **change))
+        for output, change in zip(outputs, changes, strict=True)
+    ]
 
 
 def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspace) -> None:
@@ -183,7 +214,11 @@ def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspa
     for specs, kind, why in (
         (batch(space, loud, loud), BudgetExceeded, "has spent epsilon 0 of 1"),
         (batch(space, loud, {**loud, "unit": other}), InvalidSpec, "differ in unit.adjacency"),
-        (batch(space, quiet, {**quiet, "unit": across}), InvalidSpec, "different axes of one array"),
+        (
+            batch(space, quiet, {**quiet, "unit": across}),
+            InvalidSpec,
+            "different axes of one array",
+        ),
     ):
         with pytest.raises(kind, match=why):
             check_batch(specs)
@@ -207,12 +242,18 @@ def test_a_batch_with_a_burned_release_is_refused(space: Workspace) -> None:
 
 
 def test_units_along_another_axis_of_an_array_are_refused(space: Workspace) -> None:
-    """One row moves a release that protects columns by more than its sensitivity: their charges do not add up."""
+    """One row moves a release that protects columns by more than its sensitivity: their charges do
+    not add up.
+    """
     space.source(people(60, 4))
     space.release(query="mean")
     spent = space.spent()
     with pytest.raises(LedgerError, match="accounted for the units along axis 0 of this array"):
-        space.release(query="mean", unit={"record_axis": 1, "l2_clip_norm": 1.0}, output={"url": f"{space.folder}/b.zarr"})
+        space.release(
+            query="mean",
+            unit={"record_axis": 1, "l2_clip_norm": 1.0},
+            output={"url": f"{space.folder}/b.zarr"},
+        )
     assert space.spent() == spent
     space.source(people(60, 4).T, file="source.zarr-turned")
     turned = {"url": str(space.folder / "source.zarr-turned"), "array": "x"}

@@ -30,12 +30,24 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     script = "set -e\n" + "\n".join(blocks)
     for port in ("8786", "4200"):  # the machine may use them already
         script = script.replace(port, free_port())
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DASK"))}
-    environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PREFECT_HOME": str(tmp_path / "prefect")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT", "DASK"))
+    }
+    environment |= {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+    }
     (tmp_path / "work").mkdir()
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            ["bash", "-c", script], cwd=tmp_path / "work", env=environment, stdout=log, stderr=log, start_new_session=True
+            ["bash", "-c", script],
+            cwd=tmp_path / "work",
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         try:
             code = process.wait(300)

@@ -1,15 +1,19 @@
-"""The exact audit: two neighbours through the real tasks with one fixed key, and how far apart the released integers are.
+"""The exact audit: two neighbours through the real tasks with one fixed key, and how far apart the
+released integers are.
 
-Noise is a function of key, fingerprint, component and tile, so two runs on neighbouring sources draw the same integers and the
-difference of their outputs is free of noise. In whitened units (grid steps over steps per sigma) its l2 norm is exactly the mu
-that this pair shows to an observer, and must not exceed the mu that the plan verified. One pair is one exact test.
+Noise is a function of key, fingerprint, component and tile, so two runs on neighbouring sources
+draw the same integers and the difference of their outputs is free of noise. In whitened units (grid
+steps over steps per sigma) its l2 norm is exactly the mu that this pair shows to an observer, and
+must not exceed the mu that the plan verified. One pair is one exact test.
 
-What is read is the output of the real tasks under the plan's own recipe, tiles and bounds, in a *lossless view*: float64, not
-divided by a public count, not symmetrised. The published form is post-processing of it, which :meth:`Subject.check_published`
-compares byte for byte. Un-whitening by factors that mix entries is post-processing as well and left out; that the published
-floats are those integers, un-whitened, is checked in extended precision. So integers are compared, in exact arithmetic: the
-audit has no tolerance. Spherical noise is rounded after it is added: there the answers are read without noise, to 2^-50 of
-their size, and their l2 distance, less that resolution, is compared.
+What is read is the output of the real tasks under the plan's own recipe, tiles and bounds, in a
+*lossless view*: float64, not divided by a public count, not symmetrised. The published form is
+post-processing of it, which :meth:`Subject.check_published` compares byte for byte. Un-whitening by
+factors that mix entries is post-processing as well and left out; that the published floats are
+those integers, un-whitened, is checked in extended precision. So integers are compared, in exact
+arithmetic: the audit has no tolerance. Spherical noise is rounded after it is added: there the
+answers are read without noise, to 2^-50 of their size, and their l2 distance, less that resolution,
+is compared.
 """
 
 from __future__ import annotations
@@ -28,21 +32,32 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpdask.execute import driver
-from dpdask.noise import SphericalNoise, kernels, tiles
+from dpdask.accounting import GaussianProfile, SphericalProfile
+from dpdask.accounting.composed import ComposedProfile, SampledProfile
+from dpdask.execution import driver
+from dpdask.keystream import ReleaseKey
+from dpdask.noise import SphericalNoise
 from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
-from dpdask.noise.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
-from dpdask.noise.stream import ReleaseKey
-from dpdask.noise.tiles import gaussian_integers
 from dpdask.planning import Component, ReleasePlan, make_plan, recipe_digest
 from dpdask.privacy import PrivacyProfile
-from dpdask.profiles import GaussianProfile, SphericalProfile
-from dpdask.profiles.composed import ComposedProfile, SampledProfile
+from dpdask.privatizers import kernels, tiles
+from dpdask.privatizers.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
+from dpdask.privatizers.tiles import gaussian_integers
 from dpdask.queries.sums import Covariance
 from dpdask.spec import parse_release_spec
-from dpdask.store import Staging, place_at
+from dpdask.storage import Staging, place_at
 
-__all__ = ["KEY", "Group", "InlineExecutor", "Subject", "Verdict", "audit_group", "plan_for", "reused_noise", "verified_mu"]
+__all__ = [
+    "KEY",
+    "Group",
+    "InlineExecutor",
+    "Subject",
+    "Verdict",
+    "audit_group",
+    "plan_for",
+    "reused_noise",
+    "verified_mu",
+]
 
 KEY = bytes(range(32))
 FINGERPRINT = "ab" * 32
@@ -51,7 +66,8 @@ NEAR = 0.2  # steps between an un-mixed output and its integer; a quarter would 
 Values = np.ndarray[Any, Any]
 
 
-# --- running the real tasks -------------------------------------------------------------------------------------------
+# --- running the real tasks
+# -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +95,9 @@ class InlineExecutor:
         """One thread."""
         return {"inline": 1}
 
-    def submit(self, _run_on_worker: Any, _version: str, function: Any, *args: Any, **_options: Any) -> Done:
+    def submit(
+        self, _run_on_worker: Any, _version: str, function: Any, *args: Any, **_options: Any
+    ) -> Done:
         """Run a task of ours on the results of others."""
         return Done(function(*(arg.value if isinstance(arg, Done) else arg for arg in args)))
 
@@ -94,12 +112,18 @@ def _quiet(_progress: Any) -> None:
 class SourceFile:
     """A stored source whose values can be replaced quickly; its schema stays."""
 
-    def __init__(self, path: Path, shape: Sequence[int], dtype: str, chunks: Sequence[int], **options: Any) -> None:
+    def __init__(
+        self, path: Path, shape: Sequence[int], dtype: str, chunks: Sequence[int], **options: Any
+    ) -> None:
         self.path, self.shape, self.chunks = path, tuple(shape), tuple(chunks)
-        self.array = zarr.create_array(path, name="x", shape=shape, chunks=tuple(chunks), dtype=dtype, **options)
+        self.array = zarr.create_array(
+            path, name="x", shape=shape, chunks=tuple(chunks), dtype=dtype, **options
+        )
         self.dtype = np.dtype(self.array.dtype)
         plain = (
-            options.get("compressors", "auto") is None and options.get("zarr_format", 3) == 3 and "serializer" not in options
+            options.get("compressors", "auto") is None
+            and options.get("zarr_format", 3) == 3
+            and "serializer" not in options
         )
         self._raw = plain and self.dtype.isnative
 
@@ -108,10 +132,14 @@ class SourceFile:
         if not self._raw:
             self.array[...] = values
             return
-        for index in np.ndindex(*(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))):
+        for index in np.ndindex(
+            *(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+        ):
             box = tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, self.chunks, strict=True))
             part = np.ascontiguousarray(values[box], self.dtype)
-            if part.shape != self.chunks:  # what lies beyond the edge must not matter: fill it with something loud
+            if (
+                part.shape != self.chunks
+            ):  # what lies beyond the edge must not matter: fill it with something loud
                 whole = np.full(self.chunks, 113, self.dtype)
                 whole[tuple(slice(0, n) for n in part.shape)] = part
                 part = whole
@@ -135,7 +163,9 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
     """The same release with nothing after the noise: float64, undivided, not symmetrised."""
     query = component.query
     if isinstance(query, Covariance):
-        query = _PlainCovariance(**{field.name: getattr(query, field.name) for field in dataclasses.fields(query)})
+        query = _PlainCovariance(
+            **{field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
+        )
     component = dataclasses.replace(
         component,
         query=dataclasses.replace(query, divisor=1),
@@ -155,18 +185,24 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
 
 
 def _without_noise(component: Component, reach: float) -> Component:
-    """Spherical noise of no size on a grid of 2^-50 of ``reach``, to read the answers themselves."""
+    """Spherical noise of no size on a grid of 2^-50 of ``reach``, to read the answers."""
     recipe = component.fitted.recipe
     assert isinstance(recipe, SphericalRecipe)
-    silent = SphericalNoise(recipe.noise.shape, type(recipe.noise.law)(1e-300 * recipe.noise.law.scale))
+    silent = SphericalNoise(
+        recipe.noise.shape, type(recipe.noise.law)(1e-300 * recipe.noise.law.scale)
+    )
     step = 2.0 ** (math.frexp(min(reach, recipe.largest) or recipe.largest)[1] - 50)
     quiet = dataclasses.replace(recipe, noise=silent, rounding=step)
-    return dataclasses.replace(component, fitted=dataclasses.replace(component.fitted, recipe=quiet))
+    return dataclasses.replace(
+        component, fitted=dataclasses.replace(component.fitted, recipe=quiet)
+    )
 
 
 @contextlib.contextmanager
 def _nothing_after_the_noise(recipe: Any) -> Iterator[None]:
-    """Leave out un-whitening by factors that mix entries: outputs are then integers over steps per sigma, exactly."""
+    """Leave out un-whitening by factors that mix entries: outputs are then integers over steps per
+    sigma, exactly.
+    """
     transform, finish = tiles._transform, kernels.low_rank_finish
 
     def only_whiten(work: Values, factor: Any, axis: int, *, inverse: bool) -> Values:
@@ -182,11 +218,12 @@ def _nothing_after_the_noise(recipe: Any) -> Iterator[None]:
         tiles._transform, kernels.low_rank_finish = transform, finish
 
 
-# --- from outputs to integers -----------------------------------------------------------------------------------------
+# --- from outputs to integers
+# -----------------------------------------------------------------------------------------
 
 
 class OffGrid(Exception):
-    """An output that is not on the grid of its noise: it shows more of the data than integers do."""
+    """An output that is not on the grid of its noise shows more of the data than integers do."""
 
 
 def _along(work: Values, axis: int, transform: Callable[[Values], Values]) -> Values:
@@ -207,38 +244,58 @@ def _mix(work: Values, factors: Sequence[Factor], *, inverse: bool) -> Values:
             base, scales = np.longdouble(factor.base), factor.scales.astype(np.longdouble)
             if inverse:
                 base, scales = 1 / base, 1 / scales
-            work = _along(work, axis, lambda x, v=v, b=base, s=scales: b * x + v @ ((s - b)[:, None] * (v.T @ x)))  # type: ignore[misc]
+            work = _along(
+                work,
+                axis,
+                lambda x, v=v, b=base, s=scales: b * x + v @ ((s - b)[:, None] * (v.T @ x)),
+            )  # type: ignore[misc]
         else:
             diagonal = np.asarray(factor.diagonal(), dtype=np.longdouble)
-            scale = diagonal.reshape([-1 if i == axis else 1 for i in range(work.ndim)]) if diagonal.ndim else diagonal
+            scale = (
+                diagonal.reshape([-1 if i == axis else 1 for i in range(work.ndim)])
+                if diagonal.ndim
+                else diagonal
+            )
             work = work / scale if inverse else work * scale
     return work
 
 
 def _rounded(steps: Values) -> Values:
     found = np.rint(steps)
-    if not np.all(np.isfinite(found)) or np.any(np.abs(found) > 2.0**60) or np.any(np.abs(steps - found) > NEAR):
+    if (
+        not np.all(np.isfinite(found))
+        or np.any(np.abs(found) > 2.0**60)
+        or np.any(np.abs(steps - found) > NEAR)
+    ):
         raise OffGrid
     return found.astype(np.int64)
 
 
 def _mixes(recipe: Any) -> bool:
-    return isinstance(recipe, KroneckerRecipe) and any(factor.diagonal() is None for factor in recipe.noise.factors)
+    return isinstance(recipe, KroneckerRecipe) and any(
+        factor.diagonal() is None for factor in recipe.noise.factors
+    )
 
 
 def _integers(recipe: Any, out: Values) -> Values:
-    """The grid integers that a lossless output stands for; :class:`OffGrid` where it stands for none."""
+    """The grid integers that a lossless output stands for; :class:`OffGrid` where it stands for
+    none.
+    """
     exact = out.astype(np.longdouble)
     if _mixes(recipe):
         return _rounded(exact * np.longdouble(recipe.ratio))
     if isinstance(recipe, KroneckerRecipe):
-        return _rounded(_mix(exact, recipe.noise.factors, inverse=True) * np.longdouble(recipe.ratio))
+        return _rounded(
+            _mix(exact, recipe.noise.factors, inverse=True) * np.longdouble(recipe.ratio)
+        )
     return _rounded(exact / np.longdouble(recipe.step))
 
 
 def _check_unwhitened(recipe: Any, integers: Values, out: Values) -> None:
     """Published floats are the integers, un-whitened: nothing else of the data is in them."""
-    expected = _mix(integers.astype(np.longdouble), recipe.noise.factors, inverse=False) / np.longdouble(recipe.ratio)
+    expected = _mix(
+        integers.astype(np.longdouble), recipe.noise.factors, inverse=False
+    ) / np.longdouble(recipe.ratio)
     size = math.sqrt(out.size) * float(np.max(np.abs(expected))) * _condition(recipe)
     np.testing.assert_allclose(out, expected.astype(np.float64), rtol=1e-11, atol=1e-14 * size)
 
@@ -250,11 +307,16 @@ def _condition(recipe: Any) -> float:
         if isinstance(factor, DenseFactor):
             condition *= factor.size * float(factor.singular[0]) / factor.smallest
         elif isinstance(factor, LowRankFactor):
-            condition *= math.sqrt(factor.size) * max(factor.base, float(np.max(factor.scales))) / factor.smallest
+            condition *= (
+                math.sqrt(factor.size)
+                * max(factor.base, float(np.max(factor.scales)))
+                / factor.smallest
+            )
     return condition
 
 
-# --- what the plan allows ---------------------------------------------------------------------------------------------
+# --- what the plan allows
+# ---------------------------------------------------------------------------------------------
 
 
 def _step_profile(profile: PrivacyProfile) -> PrivacyProfile:
@@ -265,7 +327,9 @@ def _step_profile(profile: PrivacyProfile) -> PrivacyProfile:
 
 
 def verified_mu(component: Component) -> tuple[float, float]:
-    """The verified mu of one step and of all of them (infinite where sampling stands between the two)."""
+    """The verified mu of one step and of all of them (infinite where sampling stands between the
+    two).
+    """
     verified, steps = component.guarantee.verified, getattr(component.query, "steps", 1)
     single = _step_profile(verified)
     assert isinstance(single, GaussianProfile)
@@ -298,7 +362,9 @@ class Subject:
     def outputs(self, values: Values, *, published: bool = False) -> Values:
         """What the tasks write for ``values``: in the lossless view, or as it is published."""
         self.file.put(values)
-        plan, component = (self.plan, self.component) if published else _lossless(self.plan, self.component)
+        plan, component = (
+            (self.plan, self.component) if published else _lossless(self.plan, self.component)
+        )
         return self._written(dataclasses.replace(plan, fingerprint=self.fingerprint), component)
 
     def _written(self, plan: ReleasePlan, component: Component) -> Values:
@@ -307,19 +373,25 @@ class Subject:
         staging = Staging.of(place, "audit")
         prepared = driver.prepare(executor, plan, component, _quiet)
         try:
-            for written in driver.write(executor, plan, component, prepared, self.key, staging, set(), _quiet):
+            for written in driver.write(
+                executor, plan, component, prepared, self.key, staging, set(), _quiet
+            ):
                 assert not written.conflicts, "a tile was written twice, with other bytes"
             out = np.empty(layout.shape, layout.dtype)
             for index in layout.indices():
-                out[layout.box(index)] = _decoded(layout, index, staging.data.read(layout.key(index)) or b"")
+                out[layout.box(index)] = _decoded(
+                    layout, index, staging.data.read(layout.key(index)) or b""
+                )
             return out
         finally:
             place.delete()
 
     def integers(self, values: Values, reach: float = math.inf) -> Values:
-        """The whitened grid integers that an observer could read off the release of ``values``, noise included.
+        """The whitened grid integers that an observer could read off the release of ``values``,
+        noise included.
 
-        For spherical noise, the answers themselves to 2^-50 of ``reach``, a bound on all sources that are compared.
+        For spherical noise, the answers themselves to 2^-50 of ``reach``, a bound on all sources
+        that are compared.
         """
         if self.spherical:
             quiet = dataclasses.replace(self, component=_without_noise(self.component, reach))
@@ -329,7 +401,9 @@ class Subject:
             return _integers(recipe, self.outputs(values))
 
     def steps_per_sigma(self, reach: float = math.inf) -> float:
-        """How many integers make one standard deviation; for spherical noise, the unit of length of its law."""
+        """How many integers make one standard deviation; for spherical noise, the unit of length of
+        its law.
+        """
         recipe = self.component.fitted.recipe
         if isinstance(recipe, IidRecipe):
             return recipe.grid.ratio
@@ -351,7 +425,9 @@ class Subject:
         return far, far
 
     def check_published(self, values: Values) -> None:
-        """The published bytes are a function of the lossless ones: divided, symmetrised, cast or packed, and nothing else."""
+        """The published bytes are a function of the lossless ones: divided, symmetrised, cast or
+        packed, and nothing else.
+        """
         lossless, published = self.outputs(values), self.outputs(values, published=True)
         recipe = self.component.fitted.recipe
         if _mixes(recipe):
@@ -367,7 +443,9 @@ class Subject:
         np.testing.assert_array_equal(published, expected.astype(dtype))
 
     def check_noise(self, nothing: Values) -> None:
-        """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's own stream, and no others."""
+        """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's
+        own stream, and no others.
+        """
         found, ratio = self.integers(nothing), self.steps_per_sigma()
         _, component = _lossless(self.plan, self.component)
         binding = bytes.fromhex(recipe_digest(self.fingerprint, component))
@@ -376,7 +454,9 @@ class Subject:
             stream = self.key.tile(fingerprint=binding, component=component.name, index=index)
             drawn = np.empty(block.size)
             gaussian_integers(stream, ratio, drawn)
-            np.testing.assert_array_equal(np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64))
+            np.testing.assert_array_equal(
+                np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64)
+            )
 
 
 def _decoded(layout: Any, index: tuple[int, ...], stored: bytes) -> Values:
@@ -390,16 +470,21 @@ def _decoded(layout: Any, index: tuple[int, ...], stored: bytes) -> Values:
 
     kept: dict[str, Any] = {}
     array = layout.create(MemoryStore(kept))
-    kept[array.metadata.encode_chunk_key(index)] = default_buffer_prototype().buffer.from_bytes(stored)
+    kept[array.metadata.encode_chunk_key(index)] = default_buffer_prototype().buffer.from_bytes(
+        stored
+    )
     return np.asarray(array[box])
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparing
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Sources of which the first neighbours every other one; in a ``clique`` any two are neighbours."""
+    """Sources of which the first neighbours every other one; in a ``clique`` any two are
+    neighbours.
+    """
 
     sources: tuple[Values, ...]
     names: tuple[str, ...]
@@ -408,12 +493,18 @@ class Group:
     def pairs(self) -> Iterable[tuple[int, int]]:
         """All pairs of neighbours."""
         many = len(self.sources)
-        return itertools.combinations(range(many), 2) if self.clique else ((0, other) for other in range(1, many))
+        return (
+            itertools.combinations(range(many), 2)
+            if self.clique
+            else ((0, other) for other in range(1, many))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The worst pair of a group: ``ratio`` is the distance it shows over the distance that was verified."""
+    """The worst pair of a group: ``ratio`` is the distance it shows over the distance that was
+    verified.
+    """
 
     ratio: float
     pairs: int
@@ -427,7 +518,9 @@ class Verdict:
 
 
 def audit_group(subjects: Sequence[Subject], group: Group) -> Verdict:
-    """Run every source of a group, the first by the first subject and all others by the last, and find the worst pair."""
+    """Run every source of a group, the first by the first subject and all others by the last, and
+    find the worst pair.
+    """
     first, other_subject = subjects[0], subjects[-1]
     reach = _reach(group.sources)
     runs: list[Values | None] = []
@@ -456,12 +549,18 @@ def audit_group(subjects: Sequence[Subject], group: Group) -> Verdict:
 def _reach(sources: Sequence[Values]) -> float:
     """A bound on every finite entry."""
     with np.errstate(all="ignore"):
-        largest = [np.max(np.abs(source.astype(np.float64)), initial=0.0, where=np.isfinite(source)) for source in sources]
+        largest = [
+            np.max(np.abs(source.astype(np.float64)), initial=0.0, where=np.isfinite(source))
+            for source in sources
+        ]
     return float(max(largest))
 
 
-def _ratio(difference: Values, *, steps: int, limits: tuple[float, float], per_unit: float, resolved: int) -> float:
-    """The larger of both ratios, of single steps and of all of them; decided in exact arithmetic where it is close to 1.
+def _ratio(
+    difference: Values, *, steps: int, limits: tuple[float, float], per_unit: float, resolved: int
+) -> float:
+    """The larger of both ratios, of single steps and of all of them; decided in exact arithmetic
+    where it is close to 1.
 
     ``resolved`` is by how many integers an entry that moved may be off for the audit's own sake.
     """
@@ -483,9 +582,11 @@ def _ratio(difference: Values, *, steps: int, limits: tuple[float, float], per_u
 
 
 def reused_noise(subjects: Sequence[Subject]) -> list[str]:
-    """Names of tiles, over all subjects, that drew the same noise; their sources must be all zeros where answers are read.
+    """Names of tiles, over all subjects, that drew the same noise; their sources must be all zeros
+    where answers are read.
 
-    Two tiles with the same integers (of at least four) share a stream: their difference is free of noise.
+    Two tiles with the same integers (of at least four) share a stream: their difference is free of
+    noise.
     """
     seen: dict[bytes, str] = {}
     reused = []

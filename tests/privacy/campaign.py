@@ -1,4 +1,6 @@
-"""Many random specs under the exact audit: what was accepted, how many pairs were compared, and the worst of them."""
+"""Many random specs under the exact audit: what was accepted, how many pairs were compared, and the
+worst of them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Campaign:
     broken: list[str] = field(default_factory=list)
     dtypes: Counter[str] = field(default_factory=Counter)
 
-    def run(self, folder: Path, mechanism: str, *, seed: int, specs: int, groups: int, variants: int) -> None:
+    def run(
+        self, folder: Path, mechanism: str, *, seed: int, specs: int, groups: int, variants: int
+    ) -> None:
         """Audit ``specs`` accepted specs of a mechanism; give up when far too many are refused."""
         rng = np.random.default_rng([seed, sum(map(ord, self.query + mechanism))])
         row = self.rows.setdefault(mechanism, Row())
@@ -71,17 +75,24 @@ class Campaign:
 
     def table(self) -> str:
         """A line for each mechanism."""
-        lines = [f"{'query':<11}{'mechanism':<20}{'specs':>6}{'refused':>8}{'runs':>7}{'pairs':>8}  worst ratio, and its pair"]
+        lines = [
+            f"{'query':<11}{'mechanism':<20}{'specs':>6}{'refused':>8}{'runs':>7}{'pairs':>8} "
+            " worst ratio, and its pair"
+        ]
         for name, row in self.rows.items():
             counts = f"{row.specs:>6}{row.refused:>8}{row.runs:>7}{row.pairs:>8}"
             lines.append(f"{self.query:<11}{name:<20}{counts}  {row.ratio:.6f}  {row.where[:90]}")
         return "\n".join(lines)
 
 
-def _stored(case: Case, folder: Path, records: int | None = None) -> tuple[SourceFile, dict[str, Any]]:
+def _stored(
+    case: Case, folder: Path, records: int | None = None
+) -> tuple[SourceFile, dict[str, Any]]:
     """The source of a case, with another number of records if given, and its spec."""
     name = f"source-{next(_numbers)}"
-    shape = tuple(records if records is not None and i == case.axis else n for i, n in enumerate(case.shape))
+    shape = tuple(
+        records if records is not None and i == case.axis else n for i, n in enumerate(case.shape)
+    )
     chunks = tuple(min(c, n) for c, n in zip(case.chunks, shape, strict=True))
     file = SourceFile(folder / name, shape, case.dtype, chunks, **case.storage)
     file.put(np.zeros(shape, case.dtype))
@@ -96,11 +107,25 @@ def subject_of(case: Case, folder: Path, records: int | None = None) -> Subject:
 
 
 def audit_case(
-    case: Case, subject: Subject, folder: Path, rng: np.random.Generator, *, groups: int, variants: int
+    case: Case,
+    subject: Subject,
+    folder: Path,
+    rng: np.random.Generator,
+    *,
+    groups: int,
+    variants: int,
 ) -> Iterator[Verdict]:
-    """Hostile neighbours of one spec, group by group; its published form and its noise are checked on the way."""
+    """Hostile neighbours of one spec, group by group; its published form and its noise are checked
+    on the way.
+    """
     dtype, component = np.dtype(case.dtype), subject.component
-    many: dict[str, Any] = {"shape": case.shape, "dtype": dtype, "rng": rng, "groups": groups, "variants": variants}
+    many: dict[str, Any] = {
+        "shape": case.shape,
+        "dtype": dtype,
+        "rng": rng,
+        "groups": groups,
+        "variants": variants,
+    }
     assert subject.plan.guarantee.certified != subject.spherical, case.described()
     nothing = _nothing(case, subject)
     if nothing is not None and not subject.spherical:
@@ -108,16 +133,24 @@ def audit_case(
     found: Iterable[Group]
     if case.private_count:
         assert case.axis is not None
-        resized = resized_groups(component, axis=case.axis, contributions=case.contributions, **many)
+        resized = resized_groups(
+            component, axis=case.axis, contributions=case.contributions, **many
+        )
         for gone, group in resized:
             fewer = subject_of(case, folder, case.shape[case.axis] - gone)
-            assert same_recipe(subject, fewer), "the number of records is private, yet the noise depends on it"
+            assert same_recipe(subject, fewer), (
+                "the number of records is private, yet the noise depends on it"
+            )
             yield audit_group([fewer, subject], group)
         return
     if case.axis is None and case.query in ("declared", "steps"):
-        found = declared_groups(component, steps=case.steps, window=case.window, **many | {"groups": 2 * groups})
+        found = declared_groups(
+            component, steps=case.steps, window=case.window, **many | {"groups": 2 * groups}
+        )
     else:
-        found = record_groups(component, axis=case.axis, contributions=case.contributions, window=case.window, **many)
+        found = record_groups(
+            component, axis=case.axis, contributions=case.contributions, window=case.window, **many
+        )
     for number, group in enumerate(found):
         if number == 0 and _cheap(subject):
             subject.check_published(group.sources[-1])
@@ -128,7 +161,9 @@ _COMPILED = {("f4", "f4"), ("f8", "f4"), ("f8", "i4"), ("f8", "i8"), ("i4", "f4"
 
 
 def _cheap(subject: Subject) -> bool:
-    """Whether the published form needs no kernel that would be compiled for it alone: each takes a second."""
+    """Whether the published form needs no kernel that would be compiled for it alone: each takes a
+    second.
+    """
     plan = subject.plan
     working = "f8" if subject.component.query.summed else plan.source.working_dtype.str[1:]
     output = np.dtype(plan.layout.dtype).str[1:]
@@ -139,10 +174,16 @@ def same_recipe(one: Subject, other: Subject) -> bool:
     """Whether two plans add the same noise to answers on the same grid."""
     a, b = one.component, other.component
     same = (
-        a.fitted.recipe.describe() == b.fitted.recipe.describe() and a.fitted.describe_records() == b.fitted.describe_records()
+        a.fitted.recipe.describe() == b.fitted.recipe.describe()
+        and a.fitted.describe_records() == b.fitted.describe_records()
     )
     noise = a.fitted.recipe.noise.describe() == b.fitted.recipe.noise.describe()
-    return same and noise and a.guarantee.verified.describe() == b.guarantee.verified.describe() and a.tiling == b.tiling
+    return (
+        same
+        and noise
+        and a.guarantee.verified.describe() == b.guarantee.verified.describe()
+        and a.tiling == b.tiling
+    )
 
 
 def _nothing(case: Case, subject: Subject) -> Values | None:
@@ -151,8 +192,14 @@ def _nothing(case: Case, subject: Subject) -> Values | None:
     if isinstance(query, Histogram):
         outside = min(min(row) for row in query.edges) - 1.0
         values = cast(np.full(case.shape, outside), dtype)
-        return values if np.all(values.astype(np.float64) < min(min(row) for row in query.edges)) else None
-    if isinstance(query.bound, Ranges) and not all(low <= 0 <= high for low, high in query.bound.pairs):
+        return (
+            values
+            if np.all(values.astype(np.float64) < min(min(row) for row in query.edges))
+            else None
+        )
+    if isinstance(query.bound, Ranges) and not all(
+        low <= 0 <= high for low, high in query.bound.pairs
+    ):
         return None
     assert query.bound is None or isinstance(query.bound, Clip | Ranges)
     return np.zeros(case.shape, dtype)
@@ -170,17 +217,23 @@ LEAST_PAIRS = {  # of one seed; two of them make more than 60,000
 
 
 def check_query(query: str, seed: int, folder: Path) -> None:
-    """Audit random specs of one query with every mechanism it can have; no pair may show more than was verified.
+    """Audit random specs of one query with every mechanism it can have; no pair may show more than
+    was verified.
 
-    That the audit can fail is checked too: specs of every mechanism were accepted, and neighbours came close to the bound.
+    That the audit can fail is checked too: specs of every mechanism were accepted, and neighbours
+    came close to the bound.
     """
     campaign = Campaign(query)
-    wanted = {name: 1 if name == "rank-one" else 3 for name in MECHANISMS[query]}  # its exact calibration takes a second
+    wanted = {
+        name: 1 if name == "rank-one" else 3 for name in MECHANISMS[query]
+    }  # its exact calibration takes a second
     for mechanism, specs in wanted.items():
         campaign.run(folder, mechanism, seed=seed, specs=specs, groups=2, variants=20)
     print("\n" + campaign.table())
     assert not campaign.broken, campaign.broken[0]
     assert campaign.pairs >= LEAST_PAIRS[query]
-    assert all(row.specs == wanted[name] and row.ratio > 0.3 for name, row in campaign.rows.items()), campaign.table()
+    assert all(
+        row.specs == wanted[name] and row.ratio > 0.3 for name, row in campaign.rows.items()
+    ), campaign.table()
     assert max(row.ratio for row in campaign.rows.values()) > 0.999
     assert len(campaign.dtypes) >= 3

@@ -1,4 +1,6 @@
-"""Random release specs over everything a spec can say, from a seeded generator; the plan refuses some, which is counted."""
+"""Random release specs over everything a spec can say, from a seeded generator; the plan refuses
+some, which is counted.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Case:
 
     def described(self) -> str:
         """One line to find the case again."""
-        return f"{self.query} {self.mechanism} {self.shape} {self.dtype} chunks {self.chunks} {self.spec}"
+        return (
+            f"{self.query} {self.mechanism} {self.shape} {self.dtype} chunks {self.chunks}"
+            f" {self.spec}"
+        )
 
 
 def _log_uniform(rng: Rng, low: float, high: float) -> float:
@@ -82,12 +87,20 @@ def _factor(rng: Rng, size: int, kinds: tuple[str, ...]) -> Any:
         covariance = (basis * spread**2) @ basis.T
         return {"covariance": ((covariance + covariance.T) / 2).tolist()}
     rank = int(rng.integers(1, size))
-    low_rank = {"base": _log_uniform(rng, 0.1, 10), "directions": basis[:rank].tolist(), "scales": spread[:rank].tolist()}
+    low_rank = {
+        "base": _log_uniform(rng, 0.1, 10),
+        "directions": basis[:rank].tolist(),
+        "scales": spread[:rank].tolist(),
+    }
     return {"low_rank": low_rank}
 
 
-def _mechanism(rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, feature_axis: int, bounded: bool) -> dict[str, Any]:
-    """The mechanism's section for an answer of ``shape``; noise on a ``box`` of ranges cannot mix entries."""
+def _mechanism(
+    rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, feature_axis: int, bounded: bool
+) -> dict[str, Any]:
+    """The mechanism's section for an answer of ``shape``; noise on a ``box`` of ranges cannot mix
+    entries.
+    """
     order = len(shape)
     axis = int(rng.integers(order))
     kinds = FACTORS[:3] if box else FACTORS
@@ -98,15 +111,26 @@ def _mechanism(rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, featur
         if not bounded:
             made["gamma"] = 1e4
         size = shape[axis]
-        directions = {} if box or rng.random() < 0.3 else {"directions": _orthonormal(rng, size, size)}
+        directions = (
+            {} if box or rng.random() < 0.3 else {"directions": _orthonormal(rng, size, size)}
+        )
         kind = int(rng.integers(5))
         if kind == 1 and size > 1:
-            made |= {"allocation": "binary", "tau": float(rng.uniform(0.2, 0.8)), "chosen": [0], **directions}
+            made |= {
+                "allocation": "binary",
+                "tau": float(rng.uniform(0.2, 0.8)),
+                "chosen": [0],
+                **directions,
+            }
         elif kind == 2:
             shares = rng.dirichlet(np.ones(size)) * 0.999
             made |= {"allocation": "given", "shares": shares.tolist(), **directions}
         elif kind == 3:
-            made |= {"allocation": "max-pnr", "eigenvalues": np.exp(rng.uniform(-1, 1, size)).tolist(), **directions}
+            made |= {
+                "allocation": "max-pnr",
+                "eigenvalues": np.exp(rng.uniform(-1, 1, size)).tolist(),
+                **directions,
+            }
         elif kind == 4:
             made |= {"factors": [_factor(rng, n, kinds) for n in shape]}
         return made
@@ -115,7 +139,10 @@ def _mechanism(rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, featur
             return {"name": "mgm", "factors": [_factor(rng, n, kinds) for n in shape]}
         made = {
             "name": "mgm",
-            "weights": [np.exp(rng.uniform(-2, 2, n)).tolist() if rng.random() < 0.7 else None for n in shape],
+            "weights": [
+                np.exp(rng.uniform(-2, 2, n)).tolist() if rng.random() < 0.7 else None
+                for n in shape
+            ],
         }
         if not box and rng.random() < 0.6:
             made["directions"] = [_orthonormal(rng, n, n) for n in shape]
@@ -133,17 +160,23 @@ def _mechanism(rng: Rng, name: str, shape: tuple[int, ...], *, box: bool, featur
     if name == "directional":
         weights = rng.random() < 0.7
         return (
-            {"name": name, "weights": np.exp(rng.uniform(-2, 2, shape[feature_axis])).tolist()} if weights else {"name": name}
+            {"name": name, "weights": np.exp(rng.uniform(-2, 2, shape[feature_axis])).tolist()}
+            if weights
+            else {"name": name}
         )
     return {"name": name}
 
 
 def _chunks(rng: Rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Up to three along up to two axes; mostly lengths that divide the shape, which are read straight from files."""
+    """Up to three along up to two axes; mostly lengths that divide the shape, which are read
+    straight from files.
+    """
     chunks = list(shape)
     for axis in rng.permutation(len(shape))[: int(rng.integers(0, 3))]:
         n = shape[axis]
-        lengths = [d for d in range(1, n + 1) if -(-n // d) <= 3 and (n % d == 0 or rng.random() < 0.15)]
+        lengths = [
+            d for d in range(1, n + 1) if -(-n // d) <= 3 and (n % d == 0 or rng.random() < 0.15)
+        ]
         chunks[axis] = int(rng.choice(lengths))
     return tuple(chunks)
 
@@ -216,7 +249,10 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         answer_shape = (shape[1 - axis],) * 2
     elif kind == "histogram":
         available = 1 if order == 1 else shape[1 - (axis or 0)]
-        columns = [int(c) for c in rng.permutation(available)[: int(rng.integers(1, min(available, 2) + 1))]]
+        columns = [
+            int(c)
+            for c in rng.permutation(available)[: int(rng.integers(1, min(available, 2) + 1))]
+        ]
         edges: list[Any] = []
         if np.dtype(dtype).kind != "f" or np.dtype(dtype).itemsize == 2:
             scale = _log_uniform(rng, 2, 60)  # bins that the dtype can reach
@@ -225,9 +261,15 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
             if rng.random() < 0.3:
                 edges.append({"low": low, "high": low + scale, "bins": int(rng.integers(2, 6))})
             else:
-                edges.append(np.unique(low + scale * np.cumsum(rng.uniform(0.1, 1, int(rng.integers(3, 6))))).tolist())
+                edges.append(
+                    np.unique(
+                        low + scale * np.cumsum(rng.uniform(0.1, 1, int(rng.integers(3, 6))))
+                    ).tolist()
+                )
         query_section = {"name": "histogram", "edges": edges, "columns": columns}
-        answer_shape = tuple(row["bins"] if isinstance(row, dict) else len(row) - 1 for row in edges)
+        answer_shape = tuple(
+            row["bins"] if isinstance(row, dict) else len(row) - 1 for row in edges
+        )
     steps = 1
     spec: dict[str, Any] = {}
     if kind == "declared":
@@ -236,9 +278,18 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
             spec["composition"] = {"steps": steps, "steps_are_independent": True}
         query_section = {"name": "declared", "l2_sensitivity": scale}
     step_shape = answer_shape if steps == 1 else answer_shape[1:] or (1,)
-    epsilon = _log_uniform(rng, 0.05, 0.99) if mechanism == "classic-gaussian" else _log_uniform(rng, 0.05, 8)
+    epsilon = (
+        _log_uniform(rng, 0.05, 0.99)
+        if mechanism == "classic-gaussian"
+        else _log_uniform(rng, 0.05, 8)
+    )
     section = _mechanism(
-        rng, mechanism, step_shape, box=box, feature_axis=feature_axis, bounded=kind != "declared" and not private
+        rng,
+        mechanism,
+        step_shape,
+        box=box,
+        feature_axis=feature_axis,
+        bounded=kind != "declared" and not private,
     )
     window = None
     if rng.random() < 0.12 and not (private or kind == "histogram" or steps > 1):
@@ -257,7 +308,11 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     noise: dict[str, Any] = {}
     coloured = mechanism in (*COLOURED, *ON_RANGES)
     if rng.random() < 0.5:
-        choices = ["float32", "float64"] if coloured or kind == "covariance" else ["float32", "float64", "int32", "int64"]
+        choices = (
+            ["float32", "float64"]
+            if coloured or kind == "covariance"
+            else ["float32", "float64", "int32", "int64"]
+        )
         noise["output_dtype"] = str(rng.choice(choices))
     if rng.random() < 0.25:
         noise["steps_per_sigma"] = 2 ** int(rng.integers(10 if mechanism in IID else 14, 24))
@@ -279,7 +334,8 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         "noise": noise,
         "publish": publish,
         "budget": {"dataset": "audit"},
-        "accept_uncertified": mechanism in SPHERICAL,  # which is never certified; what is verified must hold all the same
+        "accept_uncertified": mechanism
+        in SPHERICAL,  # which is never certified; what is verified must hold all the same
         "compute": {"threads": 1, "task_size": int(rng.choice([1, 64, 2**26, 2**26]))},
     }
     return Case(

@@ -1,7 +1,8 @@
-"""Hostile neighbours of random specs, through the real tasks with one key: no pair shows more than the plan verified.
+"""Hostile neighbours of random specs, through the real tasks with one key: no pair shows more than
+the plan verified.
 
-`pytest -s` prints what was audited. Sums are in test_exact_audit_of_sums.py, for the other core; the twins that must fail are
-in test_planted_bugs.py.
+`pytest -s` prints what was audited. Sums are in test_exact_audit_of_sums.py, for the other core;
+the twins that must fail are in test_planted_bugs.py.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdask.execute import driver, tasks
-from dpdask.noise.stream import ReleaseKey
+from dpdask.accounting import GaussianProfile
+from dpdask.execution import driver, tasks
+from dpdask.keystream import ReleaseKey
 from dpdask.planning import component_with_directions
-from dpdask.profiles import GaussianProfile
-from dpdask.store import Staging, place_at
-from tests.privacy.audit import FINGERPRINT, KEY, Group, InlineExecutor, SourceFile, Subject, audit_group, verified_mu
+from dpdask.storage import Staging, place_at
+from tests.privacy.audit import (
+    FINGERPRINT,
+    KEY,
+    Group,
+    InlineExecutor,
+    SourceFile,
+    Subject,
+    audit_group,
+    verified_mu,
+)
 from tests.privacy.campaign import LEAST_PAIRS, check_query
 from tests.privacy.neighbours import declared_groups, record_groups
 from tests.privacy.specs import MECHANISMS
@@ -31,7 +41,9 @@ QUERIES = ("identity", "declared", "steps")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("query", QUERIES)
-def test_no_pair_of_neighbours_shows_more_than_was_verified(query: str, seed: int, tmp_path: Path) -> None:
+def test_no_pair_of_neighbours_shows_more_than_was_verified(
+    query: str, seed: int, tmp_path: Path
+) -> None:
     check_query(query, seed, tmp_path)
 
 
@@ -57,13 +69,21 @@ def _spec(folder: Path, **sections: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mechanism", ["udn", "mvg"])
-def test_directions_from_a_dp_covariance_and_the_data_along_them(mechanism: str, tmp_path: Path) -> None:
+def test_directions_from_a_dp_covariance_and_the_data_along_them(
+    mechanism: str, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(3)
     records, features = 9, 5
     file = _source(tmp_path, (records, features))
-    section: dict[str, Any] = {"name": mechanism, "axis": 1, "directions": {"from": "dp-covariance", "share": 0.3}}
+    section: dict[str, Any] = {
+        "name": mechanism,
+        "axis": 1,
+        "directions": {"from": "dp-covariance", "share": 0.3},
+    }
     section |= (
-        {"weights": [5.0, 3.0, 2.0, 1.0, 0.5]} if mechanism == "udn" else {"allocation": "binary", "tau": 0.7, "chosen": [0]}
+        {"weights": [5.0, 3.0, 2.0, 1.0, 0.5]}
+        if mechanism == "udn"
+        else {"allocation": "binary", "tau": 0.7, "chosen": [0]}
     )
     unit = {"record_axis": 0, "l2_clip_norm": 2.5, "max_contributions": 2}
     data = Subject.of(_spec(tmp_path, unit=unit, query="identity", mechanism=section), file)
@@ -88,39 +108,62 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(mechanism: str,
         ratios = [audit_group([subject], group).ratio for group in groups]
         assert 0.5 < max(ratios) <= 1
     assert isinstance(plan.guarantee.verified, GaussianProfile)
-    assert plan.guarantee.verified.mu >= math.hypot(verified_mu(first.component)[1], verified_mu(second.component)[1]) * (
-        1 - 1e-12
-    )
+    assert plan.guarantee.verified.mu >= math.hypot(
+        verified_mu(first.component)[1], verified_mu(second.component)[1]
+    ) * (1 - 1e-12)
     # What reaches the driver is the lossless answer, divided and symmetrised.
     values = rng.standard_normal(file.shape)
     expected = first.outputs(values) / records
     executor, fixed = InlineExecutor(), dataclasses.replace(plan, fingerprint=FINGERPRINT)
-    [answer] = driver.prepare(executor, fixed, plan.directions, lambda _progress: None).answers.values()
+    [answer] = driver.prepare(
+        executor, fixed, plan.directions, lambda _progress: None
+    ).answers.values()
     staging = Staging.of(place_at("memory://directions"), "audit")
-    noisy = tasks.noisy_answer(driver._job(fixed, plan.directions, ReleaseKey(KEY), staging), answer.value)
+    noisy = tasks.noisy_answer(
+        driver._job(fixed, plan.directions, ReleaseKey(KEY), staging), answer.value
+    )
     np.testing.assert_array_equal(noisy, (expected + expected.T) / 2)
 
 
 @pytest.mark.parametrize("of", ["privacy-units", "records"])
 def test_steps_on_samples(of: str, tmp_path: Path) -> None:
-    """Sampling is accounted for after the noise: one step shows no more than the mu that is amplified."""
+    """Sampling is accounted for after the noise: one step shows no more than the mu that is
+    amplified.
+    """
     steps, size = 3, 12
     file = _source(tmp_path, (steps, size))
-    composition = {"steps": steps, "steps_are_independent": True, "sampling": {"rate": 0.3, "of": of}}
+    composition = {
+        "steps": steps,
+        "steps_are_independent": True,
+        "sampling": {"rate": 0.3, "of": of},
+    }
     unit = {"max_contributions": 2, "adjacency": "add-remove-one"}
     declared = {"name": "declared", "l2_sensitivity": 2.0}
-    sections = {"unit": unit, "query": declared, "composition": composition, "mechanism": "analytic-gaussian"}
+    sections = {
+        "unit": unit,
+        "query": declared,
+        "composition": composition,
+        "mechanism": "analytic-gaussian",
+    }
     subject = Subject.of(_spec(tmp_path, **sections), file)
-    many: dict[str, Any] = {"shape": file.shape, "dtype": file.dtype, "window": None, "groups": 3, "variants": 20}
+    many: dict[str, Any] = {
+        "shape": file.shape,
+        "dtype": file.dtype,
+        "window": None,
+        "groups": 3,
+        "variants": 20,
+    }
     groups = declared_groups(subject.component, steps=steps, rng=np.random.default_rng(4), **many)
     ratios = [audit_group([subject], group).ratio for group in groups]
     assert 0.99 < max(ratios) <= 1
 
 
 def test_long_modes_with_large_offsets(tmp_path: Path) -> None:
-    """Row 1: a few entries make a large projection, all others move it by a little more than half of its last place each.
+    """Row 1: a few entries make a large projection, all others move it by a little more than half
+    of its last place each.
 
-    0.1.0 rounded each of these additions the same way: neighbours lay 1.06 times as far apart as was verified.
+    0.1.0 rounded each of these additions the same way: neighbours lay 1.06 times as far apart as
+    was verified.
     """
     n = 2**18
     few, last_place = n // 8, 2.0**-20  # of a running sum just below 2^33
@@ -133,10 +176,19 @@ def test_long_modes_with_large_offsets(tmp_path: Path) -> None:
         query={"name": "declared", "l2_sensitivity": radius * (1 + 1e-12)},
         mechanism={
             "name": "imgm",
-            "factors": [{"low_rank": {"base": 1000.0, "directions": [[1 / math.sqrt(n)] * n], "scales": [1.0]}}],
+            "factors": [
+                {
+                    "low_rank": {
+                        "base": 1000.0,
+                        "directions": [[1 / math.sqrt(n)] * n],
+                        "scales": [1.0],
+                    }
+                }
+            ],
         },
         privacy={"epsilon": GaussianProfile(mu).epsilon(1e-5), "delta": 1e-5},
-        accept_uncertified=True,  # 0.1.0's grid was too coarse for that; what was verified should have held all the same
+        # 0.1.0's grid was too coarse for that; what was verified should have held all the same
+        accept_uncertified=True,
     )
     subject = Subject.of(spec, file)
     cut = subject.component.fitted.recipe.largest
@@ -147,7 +199,10 @@ def test_long_modes_with_large_offsets(tmp_path: Path) -> None:
         others[few:] = change
         everywhere += radius / math.sqrt(n) * (1 - 1e-9)
         single[-1] = radius
-        sources, names = (base, others, everywhere, single), ("offset", "all other entries", "all entries", "one entry")
+        sources, names = (
+            (base, others, everywhere, single),
+            ("offset", "all other entries", "all entries", "one entry"),
+        )
         verdict = audit_group([subject], Group(sources=sources, names=names, clique=False))
         print(f"long mode, offset {offset:.6g}: {verdict.ratio:.6f} {verdict.worst[-1]}")
         assert 0.4 < verdict.ratio <= 1, verdict

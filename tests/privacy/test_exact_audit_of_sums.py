@@ -14,5 +14,7 @@ QUERIES = ("sum", "mean", "covariance", "histogram")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("query", QUERIES)
-def test_no_pair_of_neighbours_shows_more_than_was_verified(query: str, seed: int, tmp_path: Path) -> None:
+def test_no_pair_of_neighbours_shows_more_than_was_verified(
+    query: str, seed: int, tmp_path: Path
+) -> None:
     check_query(query, seed, tmp_path)

@@ -1,6 +1,8 @@
-"""The exact audit catches what it is for: every bug planted here makes it report more than was verified, or reused noise.
+"""The exact audit catches what it is for: every bug planted here makes it report more than was
+verified, or reused noise.
 
-Each broken release is the real one with one part replaced, and each test also shows that the part as it was passes.
+Each broken release is the real one with one part replaced, and each test also shows that the part
+as it was passes.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdask.grid import Grid
+from dpdask.accounting import HalfNormal
+from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.mechanisms.spherical import paper_psi
 from dpdask.noise import SphericalNoise
-from dpdask.noise.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe, Tile
-from dpdask.noise.stream import ReleaseKey, TileStream
 from dpdask.planning import Component
-from dpdask.profiles import HalfNormal
+from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe, Tile
 from dpdask.queries import Clip
 from tests.privacy.audit import KEY, Group, SourceFile, Subject, audit_group, reused_noise
 from tests.privacy.campaign import same_recipe
@@ -29,7 +31,9 @@ from tests.privacy.neighbours import declared_groups, record_groups
 SHAPE = (8, 6)
 
 
-def subject_of(folder: Path, shape: tuple[int, ...] = SHAPE, name: str = "source", **sections: Any) -> Subject:
+def subject_of(
+    folder: Path, shape: tuple[int, ...] = SHAPE, name: str = "source", **sections: Any
+) -> Subject:
     file = SourceFile(folder / name, shape, "f8", shape, compressors=None)
     file.put(np.zeros(shape))
     spec = {
@@ -47,7 +51,11 @@ def subject_of(folder: Path, shape: tuple[int, ...] = SHAPE, name: str = "source
 
 def worst(subject: Subject, *, axis: int | None = 0, contributions: int = 1) -> float:
     """The worst ratio of hostile neighbours of one record, or of one unit's."""
-    many: dict[str, Any] = {"shape": subject.file.shape, "dtype": subject.file.dtype, "window": None}
+    many: dict[str, Any] = {
+        "shape": subject.file.shape,
+        "dtype": subject.file.dtype,
+        "window": None,
+    }
     many |= {"rng": np.random.default_rng(5), "groups": 3, "variants": 20}
     if subject.component.query.name == "declared":
         groups = declared_groups(subject.component, steps=1, **many)
@@ -66,13 +74,17 @@ CLIP = {"unit": {"record_axis": 0, "l2_clip_norm": 1.0}}
 RANGE = {"unit": {"record_axis": 0, "ranges": [[0.0, 1.0]]}}
 
 
-@pytest.mark.parametrize("sections", [CLIP, RANGE, {**CLIP, "query": "mean"}, {**RANGE, "query": "sum"}])
+@pytest.mark.parametrize(
+    "sections", [CLIP, RANGE, {**CLIP, "query": "mean"}, {**RANGE, "query": "sum"}]
+)
 def test_half_the_sigma(sections: dict[str, Any], tmp_path: Path) -> None:
     subject = subject_of(tmp_path, **sections)
     recipe = subject.component.fitted.recipe
     assert isinstance(recipe, IidRecipe)
     assert 0.99 < worst(subject) <= 1
-    quieter = dataclasses.replace(recipe.grid, ratio=recipe.grid.ratio / 2)  # fewer steps per sigma on the same grid
+    quieter = dataclasses.replace(
+        recipe.grid, ratio=recipe.grid.ratio / 2
+    )  # fewer steps per sigma on the same grid
     assert worst(with_recipe(subject, dataclasses.replace(recipe, grid=quieter))) > 1.9
 
 
@@ -83,7 +95,9 @@ def test_half_the_sigma_of_coloured_noise(tmp_path: Path) -> None:
     assert isinstance(recipe, KroneckerRecipe)
     assert 0.99 < worst(subject) <= 1
     first, second = recipe.noise.factors
-    quieter = dataclasses.replace(recipe, noise=dataclasses.replace(recipe.noise, factors=(first.times(0.5), second)))
+    quieter = dataclasses.replace(
+        recipe, noise=dataclasses.replace(recipe.noise, factors=(first.times(0.5), second))
+    )
     assert worst(with_recipe(subject, quieter)) > 1.9
 
 
@@ -100,22 +114,32 @@ def test_half_the_scale_of_spherical_noise(mechanism: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("query", ["identity", "sum", "mean"])
 def test_half_the_sensitivity(query: str, tmp_path: Path) -> None:
-    """Noise for the distance of a record from 0, where two records may lie opposite: replace-one off by a factor of two."""
+    """Noise for the distance of a record from 0, where two records may lie opposite: replace-one
+    off by a factor of two.
+    """
     honest = subject_of(tmp_path, query=query)
     assert 0.99 < worst(honest) <= 1
-    halved = subject_of(tmp_path, name="other", query=query, unit={"record_axis": 0, "l2_clip_norm": 0.5})
+    halved = subject_of(
+        tmp_path, name="other", query=query, unit={"record_axis": 0, "l2_clip_norm": 0.5}
+    )
     recipe, loose = halved.component.fitted.recipe, honest.component.fitted
     assert isinstance(recipe, IidRecipe)
     assert isinstance(loose.recipe, IidRecipe)
     if query == "identity":
         wide = dataclasses.replace(
-            recipe, grid=dataclasses.replace(recipe.grid, low=2 * recipe.grid.low, high=2 * recipe.grid.high)
+            recipe,
+            grid=dataclasses.replace(
+                recipe.grid, low=2 * recipe.grid.low, high=2 * recipe.grid.high
+            ),
         )
         broken = with_recipe(honest, wide)
     else:  # the records' grid as it was, the answer's with half the noise
         broken = with_recipe(
             honest,
-            dataclasses.replace(loose.recipe, grid=dataclasses.replace(loose.recipe.grid, ratio=loose.recipe.grid.ratio / 2)),
+            dataclasses.replace(
+                loose.recipe,
+                grid=dataclasses.replace(loose.recipe.grid, ratio=loose.recipe.grid.ratio / 2),
+            ),
         )
     assert worst(broken) > 1.9
 
@@ -137,7 +161,10 @@ class BlindKey(ReleaseKey):
 
     def tile(self, *, fingerprint: bytes, component: str, index: Sequence[int]) -> TileStream:
         known: dict[str, Any] = {"fingerprint": fingerprint, "component": component, "index": index}
-        return super().tile(**known | {self.forgets: {"fingerprint": bytes(32), "component": "", "index": ()}[self.forgets]})
+        return super().tile(
+            **known
+            | {self.forgets: {"fingerprint": bytes(32), "component": "", "index": ()}[self.forgets]}
+        )
 
 
 def test_noise_reused_across_tiles(tmp_path: Path) -> None:
@@ -157,7 +184,9 @@ def test_noise_reused_across_releases(tmp_path: Path) -> None:
     subject = subject_of(tmp_path)
     again = dataclasses.replace(subject, fingerprint="cd" * 32)
     other_key = dataclasses.replace(subject, key=ReleaseKey(bytes(32)))
-    renamed = dataclasses.replace(subject, component=dataclasses.replace(subject.component, name="directions"))
+    renamed = dataclasses.replace(
+        subject, component=dataclasses.replace(subject.component, name="directions")
+    )
     assert reused_noise([subject, again, other_key, renamed]) == []
     forgetful = [dataclasses.replace(s, key=BlindKey("fingerprint")) for s in (subject, again)]
     assert len(reused_noise(forgetful)) == 1
@@ -185,25 +214,39 @@ def test_float_noise(tmp_path: Path) -> None:
 
 
 class HalfNoiseRecipe(IidRecipe):
-    """Integers of half the size, on a grid that claims all of it: the noise of both neighbours cancels all the same."""
+    """Integers of half the size, on a grid that claims all of it: the noise of both neighbours
+    cancels all the same.
+    """
 
     def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
-        IidRecipe.release(dataclasses.replace(self, grid=dataclasses.replace(self.grid, ratio=self.grid.ratio / 2)), tile, out)
+        IidRecipe.release(
+            dataclasses.replace(
+                self, grid=dataclasses.replace(self.grid, ratio=self.grid.ratio / 2)
+            ),
+            tile,
+            out,
+        )
 
 
 def test_integers_that_are_not_those_of_the_stream(tmp_path: Path) -> None:
     subject = subject_of(tmp_path)
     recipe = subject.component.fitted.recipe
     assert isinstance(recipe, IidRecipe)
-    broken = with_recipe(subject, HalfNoiseRecipe(noise=recipe.noise, grid=recipe.grid, clips=True, record_axis=0))
+    broken = with_recipe(
+        subject, HalfNoiseRecipe(noise=recipe.noise, grid=recipe.grid, clips=True, record_axis=0)
+    )
     subject.check_noise(np.zeros(SHAPE))
     with pytest.raises(AssertionError):
         broken.check_noise(np.zeros(SHAPE))
 
 
 def test_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
-    """A finished result is rounded to the grid, which moves neighbours apart by up to a step in every entry."""
-    subject = subject_of(tmp_path, shape=(400,), query={"name": "declared", "l2_sensitivity": 1.0}, unit={})
+    """A finished result is rounded to the grid, which moves neighbours apart by up to a step in
+    every entry.
+    """
+    subject = subject_of(
+        tmp_path, shape=(400,), query={"name": "declared", "l2_sensitivity": 1.0}, unit={}
+    )
     assert 0.9 < worst(subject) <= 1
     component = subject.component
     noise = component.calibrated.noise
@@ -215,7 +258,9 @@ def test_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
 def test_whitened_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
     factors = ["identity", {"covariance": (np.eye(6) + 0.5).tolist()}]
     declared = {"name": "declared", "l2_sensitivity": 1.0}
-    subject = subject_of(tmp_path, query=declared, unit={}, mechanism={"name": "imgm", "factors": factors})
+    subject = subject_of(
+        tmp_path, query=declared, unit={}, mechanism={"name": "imgm", "factors": factors}
+    )
     recipe, planned = subject.component.fitted.recipe, subject.component.calibrated.noise
     assert isinstance(recipe, KroneckerRecipe)
     assert 0.9 < worst(subject) <= 1
@@ -234,7 +279,9 @@ def test_rank_one_noise_as_its_paper_calibrates_it(tmp_path: Path) -> None:
     assert worst(with_recipe(subject, paper)) > 10
 
 
-@pytest.mark.parametrize("mechanism", ["analytic-gaussian", {"name": "imgm", "factors": ["identity", {"scaled": 2.0}]}])
+@pytest.mark.parametrize(
+    "mechanism", ["analytic-gaussian", {"name": "imgm", "factors": ["identity", {"scaled": 2.0}]}]
+)
 def test_a_clip_that_forgets_the_record_axis(mechanism: Any, tmp_path: Path) -> None:
     subject = subject_of(tmp_path, mechanism=mechanism)
     assert 0.9 < worst(subject) <= 1
@@ -242,7 +289,9 @@ def test_a_clip_that_forgets_the_record_axis(mechanism: Any, tmp_path: Path) -> 
     assert isinstance(query.bound, Clip)
     turned = dataclasses.replace(query, bound=dataclasses.replace(query.bound, record_axis=1))
     component = dataclasses.replace(subject.component, query=turned)
-    broken = with_recipe(subject, dataclasses.replace(subject.component.fitted.recipe, record_axis=1), component)
+    broken = with_recipe(
+        subject, dataclasses.replace(subject.component.fitted.recipe, record_axis=1), component
+    )
     record = np.zeros(SHAPE)
     record[0] = 1.0  # every column is within the norm, the record is not
     pair = Group(sources=(record, -record), names=("all ones", "opposite"), clique=True)
@@ -253,20 +302,28 @@ def test_a_clip_that_forgets_the_record_axis(mechanism: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize("query", ["identity", "sum"])
 @pytest.mark.parametrize("bound", [{"l2_clip_norm": 1.0}, {"ranges": [[-1.0, 1.0]]}])
 def test_a_wrong_number_of_contributions(query: str, bound: dict[str, Any], tmp_path: Path) -> None:
-    honest = subject_of(tmp_path, query=query, unit={"record_axis": 0, "max_contributions": 3, **bound})
+    honest = subject_of(
+        tmp_path, query=query, unit={"record_axis": 0, "max_contributions": 3, **bound}
+    )
     assert 0.9 < worst(honest, contributions=3) <= 1
-    planned_for_one = subject_of(tmp_path, name="other", query=query, unit={"record_axis": 0, **bound})
+    planned_for_one = subject_of(
+        tmp_path, name="other", query=query, unit={"record_axis": 0, **bound}
+    )
     assert worst(planned_for_one) <= 1
     assert worst(planned_for_one, contributions=3) > 1.7
 
 
 def test_a_noise_that_depends_on_the_private_number_of_records(tmp_path: Path) -> None:
-    """Add-remove-one hides how many records there are: plans for n and n - 1 records must be the same but for the source."""
+    """Add-remove-one hides how many records there are: plans for n and n - 1 records must be the
+    same but for the source.
+    """
     unit = {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
     subject = subject_of(tmp_path, query="sum", unit=unit)
     fewer = subject_of(tmp_path, shape=(7, 6), name="fewer", query="sum", unit=unit)
     assert same_recipe(subject, fewer)
     recipe = fewer.component.fitted.recipe
     assert isinstance(recipe, IidRecipe)
-    finer = dataclasses.replace(recipe, grid=dataclasses.replace(recipe.grid, step=recipe.grid.step * 7 / 8))
+    finer = dataclasses.replace(
+        recipe, grid=dataclasses.replace(recipe.grid, step=recipe.grid.step * 7 / 8)
+    )
     assert not same_recipe(subject, with_recipe(fewer, finer))

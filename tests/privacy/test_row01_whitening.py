@@ -1,11 +1,12 @@
 """Row 1: whitening in floating point is part of the sensitivity.
 
-0.1.0 rounded the products of dense and low-rank factors before the noise and covered that by "twice sqrt(d)/ratio", whatever
-the length of the mode and the size of the answer. A finished result with a large offset and a change that every addition
-rounds up: verified mu 0.043, and the neighbours really lay 0.0625 apart.
+0.1.0 rounded the products of dense and low-rank factors before the noise and covered that by "twice
+sqrt(d)/ratio", whatever the length of the mode and the size of the answer. A finished result with a
+large offset and a change that every addition rounds up: verified mu 0.043, and the neighbours
+really lay 0.0625 apart.
 
-Both neighbours go through the real recipe with one key, so the noise cancels: the difference of the integers that noise is
-added to, divided by the ratio, is the exact whitened distance.
+Both neighbours go through the real recipe with one key, so the noise cancels: the difference of the
+integers that noise is added to, divided by the ratio, is the exact whitened distance.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdask.noise import DenseFactor, KroneckerNoise, LowRankFactor, ScaledIdentity, kernels
-from dpdask.noise.recipes import Tile
-from dpdask.noise.stream import ReleaseKey
+from dpdask.keystream import ReleaseKey
+from dpdask.noise import DenseFactor, KroneckerNoise, LowRankFactor, ScaledIdentity
 from dpdask.privacy import Adjacency
+from dpdask.privatizers import kernels
+from dpdask.privatizers.recipes import Tile
 from dpdask.queries.identity import Declared
 from dpdask.sensitivity import L2Ball, Origin
 
@@ -34,7 +36,9 @@ def declared(factor: Any, mu: float) -> tuple[Declared, KroneckerNoise, float]:
     return query, noise, body.whitened(noise.factors)
 
 
-def distance(recipe: Any, one: np.ndarray, other: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> float:
+def distance(
+    recipe: Any, one: np.ndarray, other: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> float:
     """The whitened distance of two answers, from the integers that the recipe un-whitens."""
     seen: list[np.ndarray] = []
     finish = kernels.low_rank_finish
@@ -53,13 +57,19 @@ def distance(recipe: Any, one: np.ndarray, other: np.ndarray, monkeypatch: pytes
 
 @pytest.mark.parametrize("share", [0.51, 1.02, 1.51, 2.0])
 @pytest.mark.parametrize("offset", [0.999, 0.85])
-def test_a_long_low_rank_mode_with_a_large_offset(share: float, offset: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the entries make a large projection; each of the others changes it by a little more than half a last place."""
+def test_a_long_low_rank_mode_with_a_large_offset(
+    share: float, offset: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the entries make a large projection; each of the others changes it by a little more
+    than half a last place.
+    """
     n = 2**18
     half = n // 2
     direction = np.repeat([1.0, 2.0], half)[:, None] / math.sqrt(5 * half)
     factor = LowRankFactor(1000.0, direction, [1.0])
-    change = share * 2.0**-21 / direction[-1, 0]  # 0.1.0's running sum, near 2^31, had a last place of 2^-21
+    change = (
+        share * 2.0**-21 / direction[-1, 0]
+    )  # 0.1.0's running sum, near 2^31, had a last place of 2^-21
     query, noise, mu = declared(factor, change * math.sqrt(half) * (1 + 1e-9))
     fitted = query.fit(noise, mu=mu, asked=None)
     one = np.zeros((n, 1))
@@ -82,7 +92,9 @@ def test_what_is_verified_is_charged_and_the_cut_is_stated() -> None:
 
 
 def test_the_inverse_that_is_applied_bounds_the_sensitivity() -> None:
-    """W is not quite U^-1: its own norm counts, proved by a Cholesky factorisation, not that of the exact inverse."""
+    """W is not quite U^-1: its own norm counts, proved by a Cholesky factorisation, not that of the
+    exact inverse.
+    """
     rng = np.random.default_rng(7)
     left, right = (np.linalg.qr(rng.standard_normal((40, 40)))[0] for _ in range(2))
     factor = DenseFactor((left * np.geomspace(1, 1e-9, 40)) @ right)

@@ -1,8 +1,9 @@
-"""Row 3: a finished stack of steps is not T clipped sums, unless no step was computed from another's raw result.
+"""Row 3: a finished stack of steps is not T clipped sums, unless no step was computed from
+another's raw result.
 
-0.1.0 certified the raw gradients of an ordinary training run as T steps of one clip norm each. Every later step depends on a
-record through the weights: one record moves a later step by many clip norms (56 in the review's example), and nothing
-bounds how many.
+0.1.0 certified the raw gradients of an ordinary training run as T steps of one clip norm each.
+Every later step depends on a record through the weights: one record moves a later step by many clip
+norms (56 in the review's example), and nothing bounds how many.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from dpdask.accounting import GaussianProfile
 from dpdask.cli import main
 from dpdask.errors import InvalidSpec
 from dpdask.planning import make_plan
-from dpdask.profiles import GaussianProfile
-from dpdask.published import verify_release
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace
 
 CLIP, STEPS = 1.0, 60
 
 
-def training_run(features: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The clipped gradient sums of a linear regression by gradient descent, without noise: what people would stack."""
+def training_run(
+    features: np.ndarray[Any, Any], targets: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """The clipped gradient sums of a linear regression by gradient descent, without noise: what
+    people would stack.
+    """
     weights = np.zeros(features.shape[1])
     steps = []
     for _ in range(STEPS):
@@ -55,8 +60,12 @@ def stack_spec(space: Workspace, **composition: Any) -> dict[str, Any]:
     )
 
 
-def test_one_record_moves_a_later_step_of_a_training_run_by_many_clip_norms(space: Workspace) -> None:
-    """The attack: the distance of the two runs in the noise's own units is far above the mu that would be certified."""
+def test_one_record_moves_a_later_step_of_a_training_run_by_many_clip_norms(
+    space: Workspace,
+) -> None:
+    """The attack: the distance of the two runs in the noise's own units is far above the mu that
+    would be certified.
+    """
     with_record, without = neighbours()
     moved = np.linalg.norm(with_record - without, axis=1) / CLIP
     assert moved[0] <= 1 + 1e-12  # the first step is what its clip norm says
@@ -68,7 +77,9 @@ def test_one_record_moves_a_later_step_of_a_training_run_by_many_clip_norms(spac
     real_mu = float(np.linalg.norm(with_record - without)) / falsely.entry_std
     assert real_mu > 5 * falsely.guarantee.verified.mu  # so the declaration is not a formality
     first_steps = math.sqrt(STEPS) * CLIP / falsely.entry_std
-    assert first_steps <= falsely.guarantee.verified.mu  # and what it covers is T steps of one clip norm each
+    assert (
+        first_steps <= falsely.guarantee.verified.mu
+    )  # and what it covers is T steps of one clip norm each
 
 
 @pytest.mark.parametrize("composition", [{}, {"steps_are_independent": False}])
@@ -87,14 +98,18 @@ def test_a_stack_that_is_not_declared_independent_is_refused_before_the_charge(
     assert space.left_behind() == []
 
 
-def test_the_gradients_flow_passes_the_declaration_on_and_has_none_of_its_own(space: Workspace) -> None:
+def test_the_gradients_flow_passes_the_declaration_on_and_has_none_of_its_own(
+    space: Workspace,
+) -> None:
     import inspect
 
     from dpdask.flows.gradients import gradient_spec, privatize_gradients
-
     from dpdask.spec.release import BudgetSection, OutputSection, SourceSection, UnitSection
 
-    assert inspect.signature(privatize_gradients.fn).parameters["steps_are_independent"].default is inspect.Parameter.empty
+    assert (
+        inspect.signature(privatize_gradients.fn).parameters["steps_are_independent"].default
+        is inspect.Parameter.empty
+    )
     space.source(neighbours()[0])
     spec = gradient_spec(
         privacy={"epsilon": 1.0, "delta": 1e-5},
@@ -125,6 +140,8 @@ def test_the_card_of_a_stack_says_that_its_independence_is_declared(space: Works
 
 def test_a_single_result_needs_no_declaration(space: Workspace) -> None:
     space.source(np.ones(4))
-    space.release(unit={"adjacency": "add-remove-one"}, query={"name": "declared", "l2_sensitivity": CLIP})
+    space.release(
+        unit={"adjacency": "add-remove-one"}, query={"name": "declared", "l2_sensitivity": CLIP}
+    )
     card = verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     assert card.composition.steps_are_independent is None

@@ -1,7 +1,8 @@
-"""Row 4: a copy of the database, taken while a release is under way, does not take the noise of the result away.
+"""Row 4: a copy of the database, taken while a release is under way, does not take the noise of the
+result away.
 
-0.1.0 stored release keys as they are unless DPDASK_MASTER_KEY was set. A backup taken between `key` and `commit` gave the raw
-array back, up to rounding.
+0.1.0 stored release keys as they are unless DPDASK_MASTER_KEY was set. A backup taken between `key`
+and `commit` gave the raw array back, up to rounding.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ SMALL = GaussianProfile(0.1)
 def keys_in(copy: Path) -> list[bytes]:
     """Every release key that whoever has a copy of the database can read in it."""
     with sqlite3.connect(copy) as raw:
-        return [content for (content,) in raw.execute("SELECT content FROM dpdask_release_keys") if len(content) == 32]
+        return [
+            content
+            for (content,) in raw.execute("SELECT content FROM dpdask_release_keys")
+            if len(content) == 32
+        ]
 
 
 def with_copy(space: Workspace, **changes: Any) -> tuple[Path, Path]:
@@ -43,7 +48,10 @@ def with_copy(space: Workspace, **changes: Any) -> tuple[Path, Path]:
 
     def watch(progress: Any) -> None:
         if progress.stage == "key":
-            with sqlite3.connect(space.folder / "ledger.db") as live, sqlite3.connect(backup) as copied:
+            with (
+                sqlite3.connect(space.folder / "ledger.db") as live,
+                sqlite3.connect(backup) as copied,
+            ):
                 live.backup(copied)
 
     space.release(on_progress=watch, **changes)
@@ -58,11 +66,15 @@ def space(tmp_path: Path) -> Workspace:
     return made
 
 
-def test_row_04_a_backup_taken_between_key_and_commit_holds_no_key_that_can_be_read(space: Workspace) -> None:
+def test_row_04_a_backup_taken_between_key_and_commit_holds_no_key_that_can_be_read(
+    space: Workspace,
+) -> None:
     space.ledger.open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
     backup, _ = with_copy(space)
     with sqlite3.connect(backup) as raw:
-        [(wrapped, content)] = raw.execute("SELECT wrapped, content FROM dpdask_release_keys").fetchall()
+        [(wrapped, content)] = raw.execute(
+            "SELECT wrapped, content FROM dpdask_release_keys"
+        ).fetchall()
     assert keys_in(backup) == []
     assert wrapped == 1
     assert len(content) == 12 + 32 + 16  # nonce, ciphertext, tag
@@ -72,9 +84,15 @@ def test_row_04_a_backup_taken_between_key_and_commit_holds_no_key_that_can_be_r
         restored.release_key(release)
 
 
-def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: what the attack needs is the key, and a ledger with bare keys, which says so, gives it."""
-    Ledger(space.ledger_url, bare_keys=True).open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
+def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: what the attack needs is the key, and a ledger with bare keys, which says so, gives
+    it.
+    """
+    Ledger(space.ledger_url, bare_keys=True).open_dataset(
+        "people", PrivacyBudget(epsilon=1e6, delta=0.1)
+    )
     with pytest.warns(BareKeysWarning, match="take its noise away"):
         backup, _ = with_copy(space, privacy={"epsilon": 0.1, "delta": 1e-6})
     [stolen] = keys_in(backup)
@@ -82,7 +100,10 @@ def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(space: Works
         [(fingerprint,)] = raw.execute("SELECT release FROM dpdask_release_keys").fetchall()
     # The thief draws the same noise again, on a source of zeros.
     space.source(np.zeros((32, 4)), file="zeros.zarr")
-    own = {"source": {"url": str(space.folder / "zeros.zarr"), "array": "x"}, "output": {"url": str(space.folder / "z.zarr")}}
+    own = {
+        "source": {"url": str(space.folder / "zeros.zarr"), "array": "x"},
+        "output": {"url": str(space.folder / "z.zarr")},
+    }
     plan = make_plan(parse_release_spec(space.spec(privacy={"epsilon": 0.1, "delta": 1e-6}, **own)))
     monkeypatch.setattr(conftest, "KEY", stolen)
     [chunk] = conftest.staged_bytes(plan, fingerprint).values()
@@ -98,7 +119,9 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "dpdask" / "master.key"
 
 
-def test_row_04_a_new_ledger_makes_a_master_key_that_only_its_owner_reads(tmp_path: Path, configuration: Path) -> None:
+def test_row_04_a_new_ledger_makes_a_master_key_that_only_its_owner_reads(
+    tmp_path: Path, configuration: Path
+) -> None:
     (tmp_path / "data").mkdir()
     Ledger(f"sqlite:///{tmp_path}/data/ledger.db")
     assert default_key_file() == configuration
@@ -139,7 +162,10 @@ def test_row_04_without_its_master_key_nothing_is_charged_and_everything_can_be_
     book.reserve("people", RELEASE, SMALL)
     configuration.unlink()
     new = hashlib.sha256(b"new").hexdigest()
-    for setting, message in ((None, "no master key was found"), ("cd" * 32, "not the one this ledger was made with")):
+    for setting, message in (
+        (None, "no master key was found"),
+        ("cd" * 32, "not the one this ledger was made with"),
+    ):
         if setting is not None:
             monkeypatch.setenv("DPDASK_MASTER_KEY", setting)
         lost = Ledger(url)
@@ -150,7 +176,11 @@ def test_row_04_without_its_master_key_nothing_is_charged_and_everything_can_be_
         ):
             with pytest.raises(MasterKeyError, match=message):
                 step()
-        assert (lost.verify(), lost.head("people").sequence, len(lost.state("people").releases)) == (2, 2, 1)
+        assert (
+            lost.verify(),
+            lost.head("people").sequence,
+            len(lost.state("people").releases),
+        ) == (2, 2, 1)
         lost.burn(RELEASE, "the master key is lost") if setting is not None else None
     assert not configuration.exists()  # nobody makes another one behind the curator's back
     monkeypatch.setenv("DPDASK_MASTER_KEY", "short")
@@ -180,11 +210,23 @@ def test_row_04_a_wrong_or_missing_master_key_is_one_line_and_exit_code_4(
     assert space.spent() == 0
 
 
-def test_row_04_bare_keys_take_a_flag_and_are_said_at_every_use(space: Workspace, configuration: Path) -> None:
+def test_row_04_bare_keys_take_a_flag_and_are_said_at_every_use(
+    space: Workspace, configuration: Path
+) -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(main, list(arguments), env={"DPDASK_NO_PROGRESS": "1"})
 
-    opening = ("ledger", "init", "people", "--epsilon", "1000", "--delta", "1e-3", "--ledger", space.ledger_url)
+    opening = (
+        "ledger",
+        "init",
+        "people",
+        "--epsilon",
+        "1000",
+        "--delta",
+        "1e-3",
+        "--ledger",
+        space.ledger_url,
+    )
     made = run(*opening, "--bare-keys")
     assert made.exit_code == 0
     assert "stored bare" in made.stdout
@@ -203,12 +245,16 @@ def test_row_04_bare_keys_take_a_flag_and_are_said_at_every_use(space: Workspace
 @pytest.mark.parametrize(
     "planting",
     [
-        "INSERT INTO dpdask_release_keys VALUES ('{release}', 0, x'{key}')",  # before the ledger makes one
+        # before the ledger makes one
+        "INSERT INTO dpdask_release_keys VALUES ('{release}', 0, x'{key}')",
         "DELETE FROM dpdask_release_keys",
-        "DELETE FROM dpdask_release_keys; INSERT INTO dpdask_release_keys VALUES ('{release}', 0, x'{key}')",
-        "DELETE FROM dpdask_release_keys; INSERT INTO dpdask_release_keys VALUES ('{release}', 1, x'{key}')",
+        "DELETE FROM dpdask_release_keys; INSERT INTO dpdask_release_keys VALUES ('{release}',"
+        " 0, x'{key}')",
+        "DELETE FROM dpdask_release_keys; INSERT INTO dpdask_release_keys VALUES ('{release}',"
+        " 1, x'{key}')",
         "CREATE TABLE t AS SELECT * FROM dpdask_release_keys; DELETE FROM dpdask_release_keys;"
-        "INSERT INTO dpdask_release_keys SELECT '{release}', wrapped, content FROM t WHERE release <> '{release}'",
+        "INSERT INTO dpdask_release_keys SELECT '{release}', wrapped, content FROM t WHERE"
+        " release <> '{release}'",
     ],
 )
 def test_row_04_a_planted_key_is_not_used(tmp_path: Path, planting: str) -> None:

@@ -1,7 +1,8 @@
 """Row 5: a resume obeyed files outside the trust boundary.
 
-0.1.0 kept the noise directions in staging: swapping them made a resume replay the same integers along other axes, and the
-difference of the two results gave the data away. A planted manifest with planted chunks was published, committed and verified.
+0.1.0 kept the noise directions in staging: swapping them made a resume replay the same integers
+along other axes, and the difference of the two results gave the data away. A planted manifest with
+planted chunks was published, committed and verified.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import pytest
 from google_crc32c import value as crc32c
 
 from dpdask.errors import ClaimDamaged, StoreError, VerificationFailed
-from dpdask.noise.stream import ReleaseKey
+from dpdask.keystream import ReleaseKey
 from dpdask.planning import component_with_directions, make_plan, recipe_digest
-from dpdask.published import verify_release
-from dpdask.releasing import abort, release, resume
+from dpdask.releases.api import abort, release, resume
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from dpdask.store import digest_of
+from dpdask.storage import digest_of
 from tests.release.conftest import Workspace, people
 from tests.support.snapshots import contents, restore, state
 
@@ -53,7 +54,11 @@ def interrupted(space: Workspace, stage: str, share: float = 0.5, **changes: Any
 
 def work_folder(space: Workspace) -> Path:
     """Where the release under way keeps what it stages."""
-    folder: Path = space.folder / STAGING / json.loads((space.folder / STAGING / "release.json").read_text())["release"]
+    folder: Path = (
+        space.folder
+        / STAGING
+        / json.loads((space.folder / STAGING / "release.json").read_text())["release"]
+    )
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -99,11 +104,16 @@ def test_other_directions_draw_other_noise(space: Workspace) -> None:
     space.source(people(64, 8), chunks=(4, 8))
     plan = make_plan(parse_release_spec(space.spec(**DIRECTED)))
     turned, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))
-    digests = [recipe_digest(plan.fingerprint, component_with_directions(plan, d.tolist())) for d in (np.eye(8), turned)]
+    digests = [
+        recipe_digest(plan.fingerprint, component_with_directions(plan, d.tolist()))
+        for d in (np.eye(8), turned)
+    ]
     assert digests[0] != digests[1]
     key, words = ReleaseKey(bytes(32)), np.empty((2, 64), np.uint64)
     for digest, drawn in zip(digests, words, strict=True):
-        key.tile(fingerprint=bytes.fromhex(digest), component="data", index=(0, 0)).filler(0, drawn)()
+        key.tile(fingerprint=bytes.fromhex(digest), component="data", index=(0, 0)).filler(
+            0, drawn
+        )()
     assert not np.any(words[0] == words[1])
 
 
@@ -122,8 +132,12 @@ def test_planted_chunks_are_never_published(space: Workspace, listed: bool) -> N
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
-def test_chunks_of_an_earlier_run_are_published_only_as_they_were_recorded(space: Workspace) -> None:
-    """The manifest is the release's own, but chunks that it lists were replaced, checksums in order."""
+def test_chunks_of_an_earlier_run_are_published_only_as_they_were_recorded(
+    space: Workspace,
+) -> None:
+    """The manifest is the release's own, but chunks that it lists were replaced, checksums in
+    order.
+    """
     space.source(people(64, 8), chunks=(4, 8))
     interrupted(space, "verify", 0, **SLOWLY)
     kept = state(space.folder)
@@ -168,7 +182,9 @@ def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: s
 
 
 def test_a_claim_copied_from_another_output_harms_no_release(space: Workspace) -> None:
-    """A release to Y was about to be published; its note is copied beside X, whose curator gives up what is there."""
+    """A release to Y was about to be published; its note is copied beside X, whose curator gives up
+    what is there.
+    """
     space.source(people(64, 8), chunks=(4, 8))
     interrupted(space, "ready", 0, **SLOWLY)
     other = space.folder / "ledger.db-other.zarr.dpdask-staging"
@@ -184,13 +200,17 @@ def test_a_claim_copied_from_another_output_harms_no_release(space: Workspace) -
 
 
 def test_a_root_document_alone_does_not_close_a_release(space: Workspace) -> None:
-    """The staged root is put at the output, where it looks like a publication; a commit would destroy the key."""
+    """The staged root is put at the output, where it looks like a publication; a commit would
+    destroy the key.
+    """
     space.source(people(64, 8), chunks=(4, 8))
     interrupted(space, "ready", 0, **SLOWLY)
     kept = state(space.folder)
     expected = honest(space, kept, **SLOWLY)
     (space.folder / "out.zarr").mkdir()
-    shutil.copy(work_folder(space) / "release" / "zarr.json", space.folder / "out.zarr" / "zarr.json")
+    shutil.copy(
+        work_folder(space) / "release" / "zarr.json", space.folder / "out.zarr" / "zarr.json"
+    )
     with pytest.raises(VerificationFailed, match="manifest"):
         resume(space.spec(**SLOWLY))
     shutil.rmtree(space.folder / "out.zarr")
@@ -198,7 +218,9 @@ def test_a_root_document_alone_does_not_close_a_release(space: Workspace) -> Non
     assert contents(space.folder / "out.zarr") == expected
 
 
-def test_a_link_planted_in_staging_leads_nowhere(space: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_link_planted_in_staging_leads_nowhere(
+    space: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     space.source(people(64, 8), chunks=(4, 8))
     interrupted(space, "tiles", **SLOWLY)
     kept = state(space.folder)
@@ -213,7 +235,9 @@ def test_a_link_planted_in_staging_leads_nowhere(space: Workspace, tmp_path_fact
     assert not (space.folder / "out.zarr" / "evil").is_symlink()
 
 
-def test_a_staging_folder_that_is_a_link_is_refused(space: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_staging_folder_that_is_a_link_is_refused(
+    space: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """What a release removes from its staging would be somebody else's."""
     space.source(people(64, 8), chunks=(4, 8))
     precious = tmp_path_factory.mktemp("precious")
@@ -235,7 +259,9 @@ def test_only_what_releases_left_is_removed_from_staging(space: Workspace) -> No
 
 
 def test_another_inverse_is_another_recipe(space: Workspace) -> None:
-    """A library or processor that rounds an inverse differently never replays the same integers on its own rounding."""
+    """A library or processor that rounds an inverse differently never replays the same integers on
+    its own rounding.
+    """
     space.source(people(64, 8), chunks=(4, 8))
     dense = np.eye(8) * 2 + 0.1
     mechanism = {"name": "imgm", "factors": ["identity", {"dense": dense.tolist()}]}

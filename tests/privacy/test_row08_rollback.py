@@ -1,7 +1,9 @@
-"""Row 8: a ledger that was rolled back does not contain the heads that were written down, and one array has one budget.
+"""Row 8: a ledger that was rolled back does not contain the heads that were written down, and one
+array has one budget.
 
-With 0.1.0 a backup of the ledger, restored between runs, spent the same budget three times, and nothing that was published
-told; one array was charged to two datasets, each with a total of its own.
+With 0.1.0 a backup of the ledger, restored between runs, spent the same budget three times, and
+nothing that was published told; one array was charged to two datasets, each with a total of its
+own.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def _place(head: LedgerHead) -> tuple[int, str]:
 
 
 def test_row_08_the_same_reservation_has_another_hash_in_a_restored_ledger(tmp_path: Path) -> None:
-    """Hashes are published: a secret salt keeps the digests of data in a body from being guessed, or recognised."""
+    """Hashes are published: a secret salt keeps the digests of data in a body from being guessed,
+    or recognised.
+    """
     heads = []
     for copy in ("a", "b"):
         (tmp_path / copy).mkdir()
@@ -138,7 +142,9 @@ def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
     def reserve(name: str) -> None:
         mine = Ledger(url)
         try:
-            outcomes[name] = mine.reserve(name, fingerprint(name), SMALL, ProtectedUnit(array=ARRAY))
+            outcomes[name] = mine.reserve(
+                name, fingerprint(name), SMALL, ProtectedUnit(array=ARRAY)
+            )
         except LedgerError as error:
             outcomes[name] = error
         mine.close()
@@ -149,7 +155,10 @@ def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
         time.sleep(0.3)
     for thread in threads:
         thread.join()
-    assert [type(outcomes[name]).__name__ for name in ("first", "second")] == ["Reservation", "LedgerError"]
+    assert [type(outcomes[name]).__name__ for name in ("first", "second")] == [
+        "Reservation",
+        "LedgerError",
+    ]
     book.close()
 
 

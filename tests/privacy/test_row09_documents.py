@@ -1,7 +1,7 @@
 """Row 9: metadata lay outside the manifest.
 
-In 0.1.0 the scale of packed values, the stated epsilon and the names of dimensions could be edited, in the array's document and
-in the group's copy of it alike, and `verify --ledger` found nothing.
+In 0.1.0 the scale of packed values, the stated epsilon and the names of dimensions could be edited,
+in the array's document and in the group's copy of it alike, and `verify --ledger` found nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dpdask.errors import VerificationFailed
-from dpdask.published import verify_release
-from dpdask.store import ROOT
+from dpdask.releases.verify import verify_release
+from dpdask.storage import ROOT
 from tests.release.conftest import Workspace, people
 from tests.support.forging import edit_json, reseal
 
@@ -33,9 +33,13 @@ def test_edited_metadata_does_not_verify(space: Workspace, edit: Callable[[Any],
     group = space.folder / "out.zarr"
     verify_release(str(group), ledger=space.ledger)
     edit_json(group / "data" / ROOT, edit)
-    edit_json(group / ROOT, lambda document: edit(document["consolidated_metadata"]["metadata"]["data"]))
+    edit_json(
+        group / ROOT, lambda document: edit(document["consolidated_metadata"]["metadata"]["data"])
+    )
     with pytest.raises(VerificationFailed, match=r"zarr\.json"):
         verify_release(str(group), ledger=space.ledger)
-    reseal(group)  # digests computed anew: what the metadata say still does not follow from the card
+    reseal(
+        group
+    )  # digests computed anew: what the metadata say still does not follow from the card
     with pytest.raises(VerificationFailed, match=r"do not follow from the card"):
         verify_release(str(group))

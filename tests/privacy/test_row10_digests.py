@@ -1,7 +1,8 @@
 """Row 10: chunk digests could be forged.
 
-0.1.0 hashed chunks by XXH3, which is made for speed: below, values of a published chunk are replaced by others with the same
-XXH3 and the same crc32c, so that its manifest still fitted and `verify --ledger` found nothing. BLAKE3 has no such shortcut.
+0.1.0 hashed chunks by XXH3, which is made for speed: below, values of a published chunk are
+replaced by others with the same XXH3 and the same crc32c, so that its manifest still fitted and
+`verify --ledger` found nothing. BLAKE3 has no such shortcut.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import zarr
 from google_crc32c import value as crc32c
 
 from dpdask.errors import VerificationFailed
-from dpdask.published import verify_release
-from dpdask.store import digest_of
+from dpdask.releases.verify import verify_release
+from dpdask.storage import digest_of
 from tests.release.conftest import Workspace
 from tests.support.forging import reseal
 
@@ -31,22 +32,31 @@ _STRIPES, _LANES = 16, 8  # of 64-bit words, in a block of XXH3
 
 
 def _product(word: int, secret: int) -> int:
-    """What a word multiplies into its accumulator; the word itself is added to the neighbouring one."""
+    """What a word multiplies into its accumulator; the word itself is added to the neighbouring
+    one.
+    """
     keyed = word ^ secret
     return keyed % _HALF * (keyed // _HALF)
 
 
 def _forged_lane(words: list[int], secrets: list[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """Other words whose sum and whose products' sum are the same, and pairs that can still be moved without changing either."""
+    """Other words whose sum and whose products' sum are the same, and pairs that can still be moved
+    without changing either.
+    """
 
     def word(stripe: int, *, high: int, low: int) -> int:
         return (high * _HALF + low) ^ secrets[stripe]
 
     forged = list(words)
     pairs = [(first, first + 1) for first in range(5, 15, 2)]
-    for stripe in (4, *(stripe for pair in pairs for stripe in pair)):  # a low half of 0: no product, a free high half
+    for stripe in (
+        4,
+        *(stripe for pair in pairs for stripe in pair),
+    ):  # a low half of 0: no product, a free high half
         forged[stripe] = word(stripe, high=_HALF // 2 ^ (secrets[stripe] // _HALF), low=0)
-    needed = sum(map(_product, words, secrets)) - sum(_product(forged[s], secrets[s]) for s in range(4, 16))
+    needed = sum(map(_product, words, secrets)) - sum(
+        _product(forged[s], secrets[s]) for s in range(4, 16)
+    )
     needed = (needed - 2**63) % _WORD + 2**63 if needed % _WORD >= 2**63 else needed % _WORD
     first = needed % 2**31
     others = (needed - first) // 2**31  # two high halves above a low half of 2^31
@@ -83,7 +93,8 @@ def _second_preimage(stored: bytes) -> bytes:
             changed[other] -= np.uint64(_HALF)
         return changed.tobytes()
 
-    # crc32c is linear: each move flips fixed bits of it, so which moves to make is a system of 32 equations over two elements.
+    # crc32c is linear: each move flips fixed bits of it, so which moves to make is a system of 32
+    # equations over two elements.
     start = crc32c(moved([]))
     basis: dict[int, tuple[int, int]] = {}
     for move in range(len(moves)):
@@ -108,12 +119,16 @@ def test_a_second_preimage_of_the_old_digest_is_found(space: Workspace) -> None:
     before = np.asarray(zarr.open_array(group / "data", mode="r")[...])
     stored = path.read_bytes()
     forged = _second_preimage(stored)
-    assert xxhash.xxh3_128_digest(forged) == xxhash.xxh3_128_digest(stored)  # all that 0.1.0 compared
+    assert xxhash.xxh3_128_digest(forged) == xxhash.xxh3_128_digest(
+        stored
+    )  # all that 0.1.0 compared
     path.write_bytes(forged)
     after = np.asarray(zarr.open_array(group / "data", mode="r")[...])  # its own checksum fits too
     assert np.sum(before != after) > 100
     assert digest_of([forged]) != digest_of([stored])
-    with pytest.raises(VerificationFailed, match=r"'data/c\.0\.0' was changed after publication: its BLAKE3 digest"):
+    with pytest.raises(
+        VerificationFailed, match=r"'data/c\.0\.0' was changed after publication: its BLAKE3 digest"
+    ):
         verify_release(str(group), ledger=space.ledger)
     reseal(group)
     with pytest.raises(VerificationFailed, match="the ledger committed another card"):
@@ -123,4 +138,7 @@ def test_a_second_preimage_of_the_old_digest_is_found(space: Workspace) -> None:
 def test_digests_are_blake3() -> None:
     """Two of the algorithm's published test vectors."""
     assert digest_of([b""]) == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
-    assert digest_of([b"a", b"bc"]) == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    assert (
+        digest_of([b"a", b"bc"])
+        == "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"
+    )

@@ -1,8 +1,9 @@
 """Row 11: spherical noise is not certified.
 
-Its direction is made of integers that are stretched, and the answer scaled, in floating point: a lattice and rounding errors
-that its profile knows nothing of. The card said `exact: false` and, in 0.1.0, `certified: true` beside it. No proof covers
-the two, so the noise is never certified: it is refused unless the caller accepts that, and a card that says otherwise fails.
+Its direction is made of integers that are stretched, and the answer scaled, in floating point: a
+lattice and rounding errors that its profile knows nothing of. The card said `exact: false` and, in
+0.1.0, `certified: true` beside it. No proof covers the two, so the noise is never certified: it is
+refused unless the caller accepts that, and a card that says otherwise fails.
 """
 
 from __future__ import annotations
@@ -12,23 +13,30 @@ from typing import Any
 import pytest
 
 from dpdask.errors import InvalidMechanism, VerificationFailed
-from dpdask.published import verify_release
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 
 QUERIES: dict[str, dict[str, Any]] = {
     "identity": {},
     "sum": {"query": "sum"},
-    "histogram": {"query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]}, "unit": {"record_axis": 0}},
+    "histogram": {
+        "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
+        "unit": {"record_axis": 0},
+    },
     "declared": {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
 }
 
 
 @pytest.mark.parametrize("mechanism", ["rank-one", "k-norm"])
 @pytest.mark.parametrize("query", QUERIES)
-def test_spherical_noise_is_refused_unless_it_is_accepted_uncertified(space: Workspace, query: str, mechanism: str) -> None:
+def test_spherical_noise_is_refused_unless_it_is_accepted_uncertified(
+    space: Workspace, query: str, mechanism: str
+) -> None:
     space.source(people(64, 8), chunks=(64, 8))
-    with pytest.raises(InvalidMechanism, match="not certified: spherical noise is scaled in floating point"):
+    with pytest.raises(
+        InvalidMechanism, match="not certified: spherical noise is scaled in floating point"
+    ):
         space.release(**QUERIES[query], mechanism=mechanism)
     assert space.spent() == 0
     receipt = space.release(**QUERIES[query], mechanism=mechanism, accept_uncertified=True)

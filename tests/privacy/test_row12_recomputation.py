@@ -1,8 +1,9 @@
 """Row 12: verification computes the guarantee again, whatever the query and the noise, or fails.
 
-0.1.0 added no rounding for histograms and Kronecker noise, took the body of differences from the card as it was, passed over
-noise that was too large for a card, and did not know what DP directions had cost: a card could lower its noise by just that
-much, or replace it by a digest, and `dpdask verify` said that the guarantee holds.
+0.1.0 added no rounding for histograms and Kronecker noise, took the body of differences from the
+card as it was, passed over noise that was too large for a card, and did not know what DP directions
+had cost: a card could lower its noise by just that much, or replace it by a digest, and `dpdask
+verify` said that the guarantee holds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpdask.errors import VerificationFailed
-from dpdask.published import read_card, verify_release
+from dpdask.releases.verify import read_card, verify_release
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 
@@ -24,9 +25,17 @@ RELEASES: dict[str, dict[str, Any]] = {
     "identity, ranges": {"unit": {"record_axis": 0, "ranges": [-1, 1]}},
     "identity, many ranges": {"unit": {"record_axis": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4}},
     "identity, k": {"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 3}},
-    "identity, dense": {"mechanism": {"name": "imgm", "factors": ["identity", {"dense": (np.eye(8) * 2 + 0.1).tolist()}]}},
+    "identity, dense": {
+        "mechanism": {
+            "name": "imgm",
+            "factors": ["identity", {"dense": (np.eye(8) * 2 + 0.1).tolist()}],
+        }
+    },
     "sum": {"query": "sum"},
-    "sum, add-remove": {"query": "sum", "unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}},
+    "sum, add-remove": {
+        "query": "sum",
+        "unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"},
+    },
     "sum, ranges": {"query": "sum", "unit": {"record_axis": 0, "ranges": [-1, 1]}},
     "sum, directional": {
         "query": "sum",
@@ -49,10 +58,17 @@ RELEASES: dict[str, dict[str, Any]] = {
     "declared, dense": {
         "query": {"name": "declared", "l2_sensitivity": 1.0},
         "unit": {},
-        "mechanism": {"name": "imgm", "factors": [{"dense": (np.eye(64) * 3 + 0.1).tolist()}, "identity"]},
+        "mechanism": {
+            "name": "imgm",
+            "factors": [{"dense": (np.eye(64) * 3 + 0.1).tolist()}, "identity"],
+        },
     },
     "directions": {
-        "mechanism": {"name": "udn", "axis": 1, "directions": {"from": "dp-covariance", "share": 0.2}},
+        "mechanism": {
+            "name": "udn",
+            "axis": 1,
+            "directions": {"from": "dp-covariance", "share": 0.2},
+        },
         "privacy": {"epsilon": 5.0, "delta": 1e-5},
     },
 }
@@ -85,7 +101,9 @@ def scaled(noise: dict[str, Any], by: float, group: Path) -> None:
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_little_less_noise_than_the_guarantee_needs_is_found(space: Workspace, name: str) -> None:
-    """The noise of a card, lowered by a millionth, no longer gives what the card says: rounding is not given away."""
+    """The noise of a card, lowered by a millionth, no longer gives what the card says: rounding is
+    not given away.
+    """
     space.source(people(64, 8), chunks=(64, 8))
     space.release(**RELEASES[name])
     url = str(space.folder / "out.zarr")
@@ -106,26 +124,61 @@ def test_a_little_less_noise_than_the_guarantee_needs_is_found(space: Workspace,
 def test_noise_that_is_only_a_digest_does_not_verify(space: Workspace) -> None:
     space.source(people(64, 8), chunks=(64, 8))
     space.release()
-    url = rewritten(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
+    url = rewritten(
+        space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64})
+    )
     with pytest.raises(VerificationFailed, match="cannot be rebuilt"):
         verify_release(url)
 
 
 TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "a looser bound": (lambda card: card["unit"]["bound"].update(norm=2.0), "smaller than what its bound"),
-    "more records per unit": (lambda card: card["unit"].update(max_contributions=2), "records per unit contradict"),
-    "other neighbours": (lambda card: card["unit"].update(adjacency="add-remove-one"), "other neighbours"),
+    "a looser bound": (
+        lambda card: card["unit"]["bound"].update(norm=2.0),
+        "smaller than what its bound",
+    ),
+    "more records per unit": (
+        lambda card: card["unit"].update(max_contributions=2),
+        "records per unit contradict",
+    ),
+    "other neighbours": (
+        lambda card: card["unit"].update(adjacency="add-remove-one"),
+        "other neighbours",
+    ),
     "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
     "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
     "another shape": (lambda card: card["query"].update(answer_shape=[64, 9]), "another shape"),
-    "no records per unit": (lambda card: card["unit"].update(max_contributions=0), "records per unit|smaller than what"),
-    "a bound that was not enforced": (lambda card: card["unit"]["bound"].update(enforced=False), "another bound"),
-    "another origin": (lambda card: card["sensitivity"].update(origin="declared"), "origin of the sensitivity"),
-    "a finer step than the noise's": (lambda card: card["grid"].update(step=1e-9), "grid on the card is not that of its noise"),
-    "a grid that is not exact": (lambda card: card["grid"].update(exact=False), "grid on the card is not that of its noise"),
-    "steps that no proof covers": (lambda card: card["grid"].update(steps_per_sigma=3), "power of two"),
-    "a dataset that paid nothing": (lambda card: card["composition"].update(cumulative_epsilon=0.0), "less than this release"),
-    "a smaller total": (lambda card: card["composition"]["total"].update(epsilon=0.01), "above its total"),
+    "no records per unit": (
+        lambda card: card["unit"].update(max_contributions=0),
+        "records per unit|smaller than what",
+    ),
+    "a bound that was not enforced": (
+        lambda card: card["unit"]["bound"].update(enforced=False),
+        "another bound",
+    ),
+    "another origin": (
+        lambda card: card["sensitivity"].update(origin="declared"),
+        "origin of the sensitivity",
+    ),
+    "a finer step than the noise's": (
+        lambda card: card["grid"].update(step=1e-9),
+        "grid on the card is not that of its noise",
+    ),
+    "a grid that is not exact": (
+        lambda card: card["grid"].update(exact=False),
+        "grid on the card is not that of its noise",
+    ),
+    "steps that no proof covers": (
+        lambda card: card["grid"].update(steps_per_sigma=3),
+        "power of two",
+    ),
+    "a dataset that paid nothing": (
+        lambda card: card["composition"].update(cumulative_epsilon=0.0),
+        "less than this release",
+    ),
+    "a smaller total": (
+        lambda card: card["composition"]["total"].update(epsilon=0.01),
+        "above its total",
+    ),
     "directions that cost nothing": (
         lambda card: card["mechanism"].update(directions={"from": "dp-covariance"}),
         "directions that they were bought",
@@ -149,20 +202,26 @@ def test_directions_are_on_the_card_and_part_of_the_guarantee(space: Workspace) 
     space.release(**RELEASES["directions"])
     url = str(space.folder / "out.zarr")
     assert read_card(url).directions is not None
-    rewritten(space, lambda card: scaled(card["directions"]["noise"], 0.999, space.folder / "out.zarr"))
+    rewritten(
+        space, lambda card: scaled(card["directions"]["noise"], 0.999, space.folder / "out.zarr")
+    )
     with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
         verify_release(url)
 
 
 def test_a_box_that_moves_its_width_to_another_feature_is_found(space: Workspace) -> None:
-    """The same l2 radius, but nearly all of it on the feature with the most noise: the noise of the others could be tiny."""
+    """The same l2 radius, but nearly all of it on the feature with the most noise: the noise of the
+    others could be tiny.
+    """
     space.source(people(64, 8), chunks=(64, 8))
     space.release(unit={"record_axis": 0, "ranges": [[0, 1]] * 8}, mechanism="directional")
 
     def spread(card: dict[str, Any]) -> None:
         configuration = card["sensitivity"]["body"]["configuration"]
         assert len(configuration["widths"]) == 8
-        configuration["widths"] = [1e-12] * 7 + [float(np.sqrt(np.sum(np.square(configuration["widths"]))))]
+        configuration["widths"] = [1e-12] * 7 + [
+            float(np.sqrt(np.sum(np.square(configuration["widths"]))))
+        ]
 
     url = rewritten(space, spread)
     with pytest.raises(VerificationFailed, match="does not go with its query and unit"):

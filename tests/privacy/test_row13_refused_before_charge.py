@@ -1,7 +1,9 @@
-"""Row 13: what can be refused is refused before the charge, and nothing tells a source without records from one with a record.
+"""Row 13: what can be refused is refused before the charge, and nothing tells a source without
+records from one with a record.
 
-On 0.1.0 a scalar coordinate such as ``crs`` passed the plan, was charged and then failed for ever, as did a coordinate that was
-named twice; a source without records was an error under add-remove-one, and one with a single record was not.
+On 0.1.0 a scalar coordinate such as ``crs`` passed the plan, was charged and then failed for ever,
+as did a coordinate that was named twice; a source without records was an error under
+add-remove-one, and one with a single record was not.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from click.testing import CliRunner
 from dpdask.cli import main
 from dpdask.errors import DpdaskError
 from dpdask.privacy import PrivacyBudget
-from dpdask.published import verify_release
-from dpdask.releasing import plan, release
+from dpdask.releases.api import plan, release
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import Workspace, people
 
 pytestmark = [
@@ -38,7 +40,10 @@ SUMMED: dict[str, dict[str, Any]] = {
     "covariance in several tiles": {"query": "covariance", "publish": {"chunks": [2, 2]}},
     "histogram": {"query": {"name": "histogram", "edges": [[0, 1, 2], [0, 1]]}, "unit": {}},
     "sum with spherical noise": {"query": "sum", "mechanism": "k-norm", "accept_uncertified": True},
-    "sum with Kronecker noise": {"query": "sum", "mechanism": {"name": "mgm", "weights": [[1, 2, 3]]}},
+    "sum with Kronecker noise": {
+        "query": "sum",
+        "mechanism": {"name": "mgm", "weights": [[1, 2, 3]]},
+    },
 }
 
 
@@ -49,20 +54,31 @@ def private(changes: dict[str, Any]) -> dict[str, Any]:
 
 def matrix(space: Workspace, shape: tuple[int, ...]) -> None:
     zarr.create_array(
-        space.folder / "source.zarr", name="x", shape=shape, chunks=(4, 3), dtype="f8", overwrite=True
+        space.folder / "source.zarr",
+        name="x",
+        shape=shape,
+        chunks=(4, 3),
+        dtype="f8",
+        overwrite=True,
     )  # every record is zero: what differs can only come from their number
 
 
 @pytest.mark.parametrize("name", SUMMED)
 def test_no_records_release_noise_as_one_record_does(space: Workspace, name: str) -> None:
-    """Outcome, progress and card are the same for none and for one, and so are the staged bytes but for the record itself."""
+    """Outcome, progress and card are the same for none and for one, and so are the staged bytes but
+    for the record itself.
+    """
     seen: dict[int, Any] = {}
     for records in (0, 1):
         matrix(space, (records, COLUMNS))
         dataset = f"with {records}"
         space.ledger.open_dataset(dataset, PrivacyBudget(epsilon=10, delta=1e-4))
         budget = {"ledger": space.ledger_url, "dataset": dataset, "array_in_other_dataset": True}
-        changes = {**private(SUMMED[name]), "output": {"url": str(space.folder / f"{records}.zarr")}, "budget": budget}
+        changes = {
+            **private(SUMMED[name]),
+            "output": {"url": str(space.folder / f"{records}.zarr")},
+            "budget": budget,
+        }
         progress: list[Any] = []
         receipt = release(space.spec(**changes), on_progress=progress.append)
         card = verify_release(str(space.folder / f"{records}.zarr"), ledger=space.ledger)
@@ -71,14 +87,18 @@ def test_no_records_release_noise_as_one_record_does(space: Workspace, name: str
         for changing in ("release", "reserved_at", "ledger", "manifest"):
             facts.pop(changing)
         assert facts["composition"].pop("dataset") == dataset
-        stages = list(dict.fromkeys((step.stage, step.total) for step in progress))  # tiles end in any order
+        stages = list(
+            dict.fromkeys((step.stage, step.total) for step in progress)
+        )  # tiles end in any order
         assert card.manifest is not None
         seen[records] = (stages, facts, card.manifest.objects)
     assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("name", ["sum of clipped records", "covariance in several tiles"])
-def test_without_records_the_answer_is_that_of_records_of_zeros(space: Workspace, name: str) -> None:
+def test_without_records_the_answer_is_that_of_records_of_zeros(
+    space: Workspace, name: str
+) -> None:
     """By one fixed key, the noise cancels: the twin with a record that is not zero differs."""
     staged = []
     for records in (0, 1, 1):
@@ -135,11 +155,20 @@ COORDINATES: dict[str, Any] = {
 }
 
 
-def beside(space: Workspace, name: str, values: Any, version: int, dimensions: tuple[str, ...], **attributes: Any) -> None:
+def beside(
+    space: Workspace,
+    name: str,
+    values: Any,
+    version: int,
+    dimensions: tuple[str, ...],
+    **attributes: Any,
+) -> None:
     group = zarr.open_group(space.folder / "source.zarr", mode="a", zarr_format=version)
     names = {} if version == 2 else {"dimension_names": dimensions}
     array = group.create_array(name, data=np.asarray(values), **names)
-    array.attrs.update(attributes | ({"_ARRAY_DIMENSIONS": list(dimensions)} if version == 2 else {}))
+    array.attrs.update(
+        attributes | ({"_ARRAY_DIMENSIONS": list(dimensions)} if version == 2 else {})
+    )
 
 
 def source_with(space: Workspace, version: int = 3) -> None:
@@ -149,7 +178,9 @@ def source_with(space: Workspace, version: int = 3) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("kind", COORDINATES)
-def test_every_coordinate_that_the_plan_takes_is_published(space: Workspace, kind: str, version: int) -> None:
+def test_every_coordinate_that_the_plan_takes_is_published(
+    space: Workspace, kind: str, version: int
+) -> None:
     source_with(space, version)
     values = COORDINATES[kind]
     beside(space, "label", values, version, ("row", "column")[: values.ndim])
@@ -166,7 +197,16 @@ def test_every_coordinate_that_the_plan_takes_is_published(space: Workspace, kin
 
 def test_times_of_the_cf_conventions_are_read_as_times(space: Workspace) -> None:
     source_with(space)
-    beside(space, "row", np.arange(ROWS), 3, ("row",), units="days since 2020-02-28", calendar="standard", comment="not copied")
+    beside(
+        space,
+        "row",
+        np.arange(ROWS),
+        3,
+        ("row",),
+        units="days since 2020-02-28",
+        calendar="standard",
+        comment="not copied",
+    )
     space.release(publish={"coordinates": ["row"]})
     row = xarray.open_zarr(space.folder / "out.zarr")["row"]
     assert row.values.astype("M8[D]").astype(str).tolist()[:2] == ["2020-02-28", "2020-02-29"]
@@ -174,9 +214,20 @@ def test_times_of_the_cf_conventions_are_read_as_times(space: Workspace) -> None
 
 
 def test_a_grid_mapping_is_a_scalar_and_is_published_with_what_it_says(space: Workspace) -> None:
-    """0.1.0: charged, then "`dimension_names` and `shape` need to have the same number of dimensions", at every resume."""
+    """0.1.0: charged, then "`dimension_names` and `shape` need to have the same number of
+    dimensions", at every resume.
+    """
     source_with(space)
-    beside(space, "crs", 0, 3, (), grid_mapping_name="latitude_longitude", semi_major_axis=6378137.0, history="not copied")
+    beside(
+        space,
+        "crs",
+        0,
+        3,
+        (),
+        grid_mapping_name="latitude_longitude",
+        semi_major_axis=6378137.0,
+        history="not copied",
+    )
     space.release(publish={"coordinates": ["crs"]})
     crs = xarray.open_zarr(space.folder / "out.zarr")["crs"]
     assert crs.dims == ()
@@ -208,7 +259,9 @@ def _complex(space: Workspace) -> dict[str, Any]:
 
 
 def _in_a_group_of_its_own(space: Workspace) -> dict[str, Any]:
-    zarr.open_group(space.folder / "source.zarr", mode="a").create_group("inner").create_array("z", data=np.arange(ROWS))
+    zarr.open_group(space.folder / "source.zarr", mode="a").create_group("inner").create_array(
+        "z", data=np.arange(ROWS)
+    )
     return {"publish": {"coordinates": ["inner/z"]}}
 
 
@@ -228,10 +281,17 @@ def _called_as_the_array(space: Workspace) -> dict[str, Any]:
 
 def _larger_than_a_driver_holds(space: Workspace) -> dict[str, Any]:
     group = zarr.open_group(space.folder / "source.zarr", mode="a")
-    sizes = {"shape": (40_000, 40_000), "chunks": (40_000, 1000), "dimension_names": ("row", "column")}
+    sizes = {
+        "shape": (40_000, 40_000),
+        "chunks": (40_000, 1000),
+        "dimension_names": ("row", "column"),
+    }
     group.create_array("big", dtype="f4", **sizes)
     group.create_array("where", dtype="f8", **sizes)
-    return {"source": {"url": str(space.folder / "source.zarr"), "array": "big"}, "publish": {"coordinates": ["where"]}}
+    return {
+        "source": {"url": str(space.folder / "source.zarr"), "array": "big"},
+        "publish": {"coordinates": ["where"]},
+    }
 
 
 def _an_array_called_as_its_dimension(space: Workspace) -> dict[str, Any]:
@@ -306,7 +366,9 @@ def test_the_twin_of_the_refusals_is_released(space: Workspace) -> None:
     assert opened["data"].attrs["units"] == "kWh"
 
 
-def test_random_publish_sections_are_refused_or_published_never_charged_in_vain(space: Workspace, tmp_path: Path) -> None:
+def test_random_publish_sections_are_refused_or_published_never_charged_in_vain(
+    space: Workspace, tmp_path: Path
+) -> None:
     """Fixed seed: names of coordinates, dimensions, arrays and chunks put together anyhow."""
     random = np.random.default_rng(13)
     source_with(space)
@@ -315,12 +377,28 @@ def test_random_publish_sections_are_refused_or_published_never_charged_in_vain(
     beside(space, "crs", 0, 3, (), grid_mapping_name="x")
     beside(space, "area", np.ones((ROWS, COLUMNS)), 3, ("row", "column"))
     beside(space, "other", np.ones(5), 3, ("elsewhere",))
-    names = ["row", "column", "crs", "area", "other", "x", "data", "", ".", "..", "a/b", "zarr.json", "c"]
+    names = [
+        "row",
+        "column",
+        "crs",
+        "area",
+        "other",
+        "x",
+        "data",
+        "",
+        ".",
+        "..",
+        "a/b",
+        "zarr.json",
+        "c",
+    ]
     dimensions = ["row", "column", "crs", "data", "a b", "c/d"]
     published = 0
     for number in range(40):
         url = str(tmp_path / f"out-{number}.zarr")
-        publish: dict[str, Any] = {"coordinates": random.choice(names, random.integers(0, 3)).tolist()}
+        publish: dict[str, Any] = {
+            "coordinates": random.choice(names, random.integers(0, 3)).tolist()
+        }
         if random.random() < 0.5:
             publish["dimension_names"] = random.choice(dimensions, 2).tolist()
         if random.random() < 0.3:

@@ -1,7 +1,8 @@
 """Row 13: a retry of a Dask task overwrote a staged tile.
 
-A worker that was thought lost could come back and replace a tile that had been recorded and verified, by one computed from what
-it had read of the source long ago. Staged tiles are created, never replaced.
+A worker that was thought lost could come back and replace a tile that had been recorded and
+verified, by one computed from what it had read of the source long ago. Staged tiles are created,
+never replaced.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import pytest
 
 from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.planning import make_plan
-from dpdask.releasing import resume
+from dpdask.releases.api import resume
 from dpdask.spec import parse_release_spec
-from dpdask.store import Staging
+from dpdask.storage import Staging
 from tests.release.conftest import Workspace, people
 
 NAME = "0" * 32
@@ -24,7 +25,9 @@ NAME = "0" * 32
 @pytest.mark.parametrize("url", ["{folder}/out.zarr", "memory://row-13/out.zarr"])
 def test_a_staged_tile_is_created_never_replaced(space: Workspace, url: str) -> None:
     space.source(people(64, 8), chunks=(16, 8))
-    plan = make_plan(parse_release_spec(space.spec(output={"url": url.format(folder=space.folder)})))
+    plan = make_plan(
+        parse_release_spec(space.spec(output={"url": url.format(folder=space.folder)}))
+    )
     staging = Staging.of(plan.output, NAME)
     staging.begin()
     first, late = np.ones((16, 8)), np.zeros((16, 8))
@@ -37,7 +40,9 @@ def test_a_staged_tile_is_created_never_replaced(space: Workspace, url: str) -> 
 
 
 def test_a_late_tile_of_another_source_never_gets_into_the_release(space: Workspace) -> None:
-    """A zombie worker's tile is there before the driver's own; the driver finds it, and looks at the source again."""
+    """A zombie worker's tile is there before the driver's own; the driver finds it, and looks at
+    the source again.
+    """
     space.source(people(64, 8), chunks=(16, 8))
     spec = space.spec()
 
@@ -45,7 +50,10 @@ def test_a_late_tile_of_another_source_never_gets_into_the_release(space: Worksp
         if progress.stage == "key":
             plan = make_plan(parse_release_spec(spec), resuming=True)
             claim = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
-            assert Staging.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0)) is not None
+            assert (
+                Staging.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0))
+                is not None
+            )
 
     space.release(on_progress=plant)
     assert not np.any(space.values() == 7.0)

@@ -13,14 +13,14 @@ import pytest
 import yaml
 import zarr
 
-from dpdask import PrivacyBudget, execute
+from dpdask import PrivacyBudget, execution
+from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
-from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import ReleasePlan, make_plan
-from dpdask.releasing import release
+from dpdask.releases.api import release
+from dpdask.releases.steps import Receipt
 from dpdask.spec import parse_release_spec
-from dpdask.stages import Receipt
-from dpdask.store import Staging
+from dpdask.storage import Staging
 
 KEY = bytes(range(32))
 
@@ -36,7 +36,8 @@ def is_worker(process):
 
 def kill_a_worker(progress):
     if progress.stage == "tiles" and progress.done >= 6 and not killed:
-        killed.append([child for child in psutil.Process().children(recursive=True) if is_worker(child)][-1])
+        children = psutil.Process().children(recursive=True)
+        killed.append([child for child in children if is_worker(child)][-1])
         killed[0].kill()
         print("KILLED at", progress.done, "of", progress.total, flush=True)
 """
@@ -56,7 +57,9 @@ class Workspace:
     def ledger(self) -> Ledger:
         return Ledger(self.ledger_url)
 
-    def source(self, values: Any, name: str = "x", file: str = "source.zarr", **options: Any) -> Path:
+    def source(
+        self, values: Any, name: str = "x", file: str = "source.zarr", **options: Any
+    ) -> Path:
         array = np.asarray(values)
         options.setdefault("chunks", array.shape)
         zarr.create_array(self.folder / file, name=name, data=array, overwrite=True, **options)
@@ -88,13 +91,19 @@ class Workspace:
 
     def left_behind(self) -> list[str]:
         """What lies in the folder beyond the source and the ledger."""
-        return sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(("source.zarr", "ledger.db", "spec.yaml")))
+        return sorted(
+            p.name
+            for p in self.folder.iterdir()
+            if not p.name.startswith(("source.zarr", "ledger.db", "spec.yaml"))
+        )
 
     def spent(self) -> float:
         return self.ledger.state("people").spent_epsilon
 
     def staged(self, **changes: Any) -> dict[str, bytes]:
-        """The staged chunks of a release drawn with one fixed key and fingerprint, whatever computes it."""
+        """The staged chunks of a release drawn with one fixed key and fingerprint, whatever
+        computes it.
+        """
         return staged_bytes(make_plan(parse_release_spec(self.spec(**changes))))
 
     def staged_values(self, **changes: Any) -> np.ndarray[Any, Any]:
@@ -103,23 +112,29 @@ class Workspace:
         found = staged_bytes(plan)
         out = np.empty(plan.layout.shape, plan.layout.dtype)
         for index in plan.layout.indices():
-            stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(plan.layout.unit)
+            stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(
+                plan.layout.unit
+            )
             box = plan.layout.box(index)
             out[box] = stored[tuple(slice(0, part.stop - part.start) for part in box)]
         return out
 
 
-def staged_bytes(plan: ReleasePlan, fingerprint: str = "ab" * 32, client: Any = None) -> dict[str, bytes]:
+def staged_bytes(
+    plan: ReleasePlan, fingerprint: str = "ab" * 32, client: Any = None
+) -> dict[str, bytes]:
     """Run every task of a release with a fixed key; what is staged is removed again."""
     plan = dataclasses.replace(plan, fingerprint=fingerprint)
     staging = Staging.of(plan.output, "fixed")
     quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
     try:
         staging.begin()
-        with execute.connect(plan.spec.compute, client) as cluster:
-            prepared = execute.prepare(cluster, plan, plan.data, quiet)
+        with execution.connect(plan.spec.compute, client) as cluster:
+            prepared = execution.prepare(cluster, plan, plan.data, quiet)
             key = ReleaseKey(KEY)
-            for _ in execute.write(cluster, plan, plan.data, prepared, key, staging, set(), quiet):
+            for _ in execution.write(
+                cluster, plan, plan.data, prepared, key, staging, set(), quiet
+            ):
                 pass
         return {name: staging.data.read(name) or b"" for name, _, _ in staging.data.listing()}
     finally:

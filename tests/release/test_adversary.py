@@ -20,13 +20,13 @@ from dpdask.errors import (
     StoreError,
     VerificationFailed,
 )
-from dpdask.noise.recipes import KroneckerRecipe
 from dpdask.planning import make_plan
 from dpdask.privacy import PrivacyBudget
-from dpdask.published import verify_release
-from dpdask.releasing import abort, resume
+from dpdask.privatizers.recipes import KroneckerRecipe
+from dpdask.releases.api import abort, resume
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from dpdask.store import Staging, place_at, release_under_way
+from dpdask.storage import Staging, place_at, release_under_way
 from tests.release.conftest import Workspace, people
 
 
@@ -49,7 +49,9 @@ def test_nothing_published_is_a_hash_of_the_data(space: Workspace) -> None:
 
     receipt = space.release(on_progress=watch)
     assert seen
-    shown = "".join(p.read_text(errors="replace") for p in (space.folder / "out.zarr").rglob("zarr.json")) + "".join(seen)
+    shown = "".join(
+        p.read_text(errors="replace") for p in (space.folder / "out.zarr").rglob("zarr.json")
+    ) + "".join(seen)
     for secret in (plan.fingerprint, plan.identity):
         assert secret not in shown
         assert secret[:16] not in shown
@@ -104,13 +106,16 @@ def test_units_of_different_size_are_not_added_up(space: Workspace) -> None:
     space.release()
     with pytest.raises(LedgerError, match="max_contributions: 1"):
         space.release(
-            unit={"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 10}, output={"url": f"{space.folder}/b"}
+            unit={"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 10},
+            output={"url": f"{space.folder}/b"},
         )
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("shards", [None, [32, 8]])
-def test_the_manifest_knows_the_content_of_every_chunk(space: Workspace, codec: str, shards: list[int] | None) -> None:
+def test_the_manifest_knows_the_content_of_every_chunk(
+    space: Workspace, codec: str, shards: list[int] | None
+) -> None:
     """Whole chunks with checksums in order, in each other's places: only the manifest can tell."""
     space.source(np.zeros((64, 8)), chunks=(16, 8))
     publish = {"codec": codec, "shards": shards}
@@ -177,10 +182,14 @@ def test_a_foreign_group_at_the_output_stops_neither_resume_nor_abort(space: Wor
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0])
-def test_declared_results_keep_their_size_whatever_the_factors(space: Workspace, scale: float) -> None:
+def test_declared_results_keep_their_size_whatever_the_factors(
+    space: Workspace, scale: float
+) -> None:
     space.source(np.full((6, 4), 1000.0))
     mechanism = {"name": "imgm", "factors": ["identity", {"diagonal": [scale] * 4}]}
-    receipt = space.release(query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, mechanism=mechanism)
+    receipt = space.release(
+        query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, mechanism=mechanism
+    )
     assert np.max(np.abs(space.values() - 1000)) < 10 * receipt.card.released.noise_std < 100
     assert receipt.card.grid["high"] > 1e6
 
@@ -195,7 +204,9 @@ def test_a_replaced_zip_file_is_read_anew(space: Workspace) -> None:
         os.replace(fresh, path)
         unit = {"record_axis": 0, "ranges": [0, 10]}
         url = f"{space.folder}/{out}.zarr"
-        space.release(source={"url": str(path), "array": "x"}, unit=unit, privacy=loud, output={"url": url})
+        space.release(
+            source={"url": str(path), "array": "x"}, unit=unit, privacy=loud, output={"url": url}
+        )
         assert np.max(np.abs(space.values(f"{out}.zarr") - value)) < 1
 
 
@@ -213,13 +224,20 @@ def test_packed_integers_that_would_saturate_are_refused(space: Workspace) -> No
 
 def test_an_output_inside_the_source_is_refused(space: Workspace) -> None:
     zarr.create_array(space.folder / "source.zarr", data=people(), overwrite=True)
-    for source, output in [("source.zarr", "source.zarr/out.zarr"), ("source.zarr/x", "source.zarr")]:
+    for source, output in [
+        ("source.zarr", "source.zarr/out.zarr"),
+        ("source.zarr/x", "source.zarr"),
+    ]:
         with pytest.raises(StoreError, match=r"publish somewhere else|exists"):
-            space.release(source={"url": f"{space.folder}/{source}"}, output={"url": f"{space.folder}/{output}"})
+            space.release(
+                source={"url": f"{space.folder}/{source}"},
+                output={"url": f"{space.folder}/{output}"},
+            )
     (space.folder / "source.zarr-link").symlink_to(space.folder / "source.zarr")
     with pytest.raises(StoreError, match="publish somewhere else"):
         space.release(
-            source={"url": f"{space.folder}/source.zarr"}, output={"url": f"{space.folder}/source.zarr-link/out.zarr"}
+            source={"url": f"{space.folder}/source.zarr"},
+            output={"url": f"{space.folder}/source.zarr-link/out.zarr"},
         )
     assert space.spent() == 0
 
@@ -232,7 +250,9 @@ def test_a_range_without_a_grid_point_is_found_by_the_plan(space: Workspace) -> 
 
 
 def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -> None:
-    """A resume while the first run is still at work: the same bytes, one charge, nothing left behind."""
+    """A resume while the first run is still at work: the same bytes, one charge, nothing left
+    behind.
+    """
     for number, stage in enumerate(("reserved", "key", "verify")):
         receipts: list[Any] = []
 
@@ -246,7 +266,9 @@ def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -
             assert space.release(on_progress=second_run).release == receipts[0].release
         except LedgerError as error:
             refused = str(error)
-        assert (refused == "") == (stage != "reserved"), refused  # else the key was gone before the first run asked for it
+        assert (refused == "") == (stage != "reserved"), (
+            refused
+        )  # else the key was gone before the first run asked for it
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
         assert space.left_behind() == ["out.zarr"]
         place_at(str(space.folder / "out.zarr")).delete()

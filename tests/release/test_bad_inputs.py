@@ -1,4 +1,6 @@
-"""User mistakes on the command line: one line with the way out, an exit code, nothing charged, nothing left behind."""
+"""User mistakes on the command line: one line with the way out, an exit code, nothing charged,
+nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from distributed.comm import connect as distributed_connect
 from distributed.comm import listen
 
 from dpdask.cli import main
-from dpdask.execute import connect
+from dpdask.execution import connect
 from dpdask.ledger import Ledger
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec.release import ComputeSection
@@ -55,10 +57,17 @@ DTYPES: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "values", "text"), DTYPES)
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.filterwarnings("ignore::zarr.core.dtype.common.UnstableSpecificationWarning")
-def test_arrays_that_are_no_real_numbers_are_refused(space: Workspace, name: str, values: Any, text: str) -> None:
+def test_arrays_that_are_no_real_numbers_are_refused(
+    space: Workspace, name: str, values: Any, text: str
+) -> None:
     version = 2 if name in ("datetime", "structured") else 3
     array = zarr.create_array(
-        space.folder / "source.zarr", name="x", shape=values.shape, chunks=(3, 2), dtype=values.dtype, zarr_format=version
+        space.folder / "source.zarr",
+        name="x",
+        shape=values.shape,
+        chunks=(3, 2),
+        dtype=values.dtype,
+        zarr_format=version,
     )
     array[...] = values
     refused(space, run(space), text)
@@ -72,10 +81,22 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"source": {"url": "hdfs://x/y"}}, "hdfs:// is not a store"),
     ({"output": {"url": "https://example.org/y"}}, "https:// is not a store"),
     ({"output": {"url": "az://container/y"}}, "object store refuses its URL or options"),
-    ({"output": {"url": "s3://bucket/y", "options": {"regoin": "eu"}}}, "option regoin may be a secret"),
-    ({"output": {"url": "s3://bucket/y", "options": {"regoin": {"env": "HOME"}}}}, "storage option regoin is not one"),
-    ({"output": {"url": "s3://bucket/y", "options": {"region": {"env": "NOT_SET"}}}}, "variable NOT_SET"),
-    ({"output": {"url": "memory://y", "options": {"region": "eu"}}}, "memory:// takes no storage options"),
+    (
+        {"output": {"url": "s3://bucket/y", "options": {"regoin": "eu"}}},
+        "option regoin may be a secret",
+    ),
+    (
+        {"output": {"url": "s3://bucket/y", "options": {"regoin": {"env": "HOME"}}}},
+        "storage option regoin is not one",
+    ),
+    (
+        {"output": {"url": "s3://bucket/y", "options": {"region": {"env": "NOT_SET"}}}},
+        "variable NOT_SET",
+    ),
+    (
+        {"output": {"url": "memory://y", "options": {"region": "eu"}}},
+        "memory:// takes no storage options",
+    ),
     ({"output": {"url": "file://host/y"}}, "on the host 'host'"),
     ({"output": {"url": "file:///y?part"}}, "holds a ? or #"),
     ({"output": {"url": "s3://[y"}}, "output.url"),
@@ -108,11 +129,20 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "text"), MISTAKES, ids=[text for _, text in MISTAKES])
-def test_mistakes_get_one_line_with_the_way_out(space: Workspace, changes: dict[str, Any], text: str) -> None:
+def test_mistakes_get_one_line_with_the_way_out(
+    space: Workspace, changes: dict[str, Any], text: str
+) -> None:
     space.source(people(), chunks=(20, 8))
-    names = {"SOURCE": str(space.folder / "source.zarr"), "OUT": str(space.folder / "out.zarr"), "LEDGER": space.ledger_url}
+    names = {
+        "SOURCE": str(space.folder / "source.zarr"),
+        "OUT": str(space.folder / "out.zarr"),
+        "LEDGER": space.ledger_url,
+    }
     placed = {
-        section: {key: names.get(value, value) if isinstance(value, str) else value for key, value in given.items()}
+        section: {
+            key: names.get(value, value) if isinstance(value, str) else value
+            for key, value in given.items()
+        }
         if isinstance(given, dict)
         else given
         for section, given in changes.items()
@@ -123,15 +153,21 @@ def test_mistakes_get_one_line_with_the_way_out(space: Workspace, changes: dict[
 def test_an_output_that_exists_is_refused(space: Workspace) -> None:
     space.source(people())
     (space.folder / "source.zarr-out").mkdir()
-    refused(space, run(space, output={"url": f"{space.folder}/source.zarr-out"}), "replaces nothing")
+    refused(
+        space, run(space, output={"url": f"{space.folder}/source.zarr-out"}), "replaces nothing"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small filesystem")
 def test_a_disk_that_is_too_small_is_found_before_anything_is_charged(space: Workspace) -> None:
     small = space.folder / "source.zarr-small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(small)], capture_output=True)
-    if mounted.returncode != 0:  # no right to mount here: a file of quota size would not test the same thing
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(small)], capture_output=True
+    )
+    if (
+        mounted.returncode != 0
+    ):  # no right to mount here: a file of quota size would not test the same thing
         pytest.skip("mounting is not allowed here")
     try:
         space.source(np.zeros((1000, 1000)), chunks=(100, 1000))
@@ -145,13 +181,18 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_charged(space: Wor
 def test_a_disk_that_fills_up_on_the_way_leaves_a_release_to_resume(space: Workspace) -> None:
     small = space.folder / "source.zarr-small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(small)], capture_output=True).returncode != 0:
+    if (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(small)], capture_output=True
+        ).returncode
+        != 0
+    ):
         pytest.skip("mounting is not allowed here")
     try:
         space.source(np.zeros((1000, 1000)), chunks=(50, 1000))
         from dpdask.errors import StoreError
-        from dpdask.published import verify_release
-        from dpdask.releasing import resume
+        from dpdask.releases.api import resume
+        from dpdask.releases.verify import verify_release
 
         def fill(progress: Any) -> None:
             if progress.stage == "key":
@@ -169,7 +210,9 @@ def test_a_disk_that_fills_up_on_the_way_leaves_a_release_to_resume(space: Works
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 @pytest.mark.parametrize("codec", ["none", "zstd", "crc32c"])
-def test_a_corrupt_source_chunk_is_found_before_anything_is_charged(space: Workspace, damage: str, codec: str) -> None:
+def test_a_corrupt_source_chunk_is_found_before_anything_is_charged(
+    space: Workspace, damage: str, codec: str
+) -> None:
     compressors: Any = {
         "none": None,
         "zstd": zarr.codecs.ZstdCodec(checksum=True),
@@ -215,7 +258,9 @@ def test_plan_touches_no_value_and_spends_nothing(space: Workspace) -> None:
         assert words in result.stdout
     assert space.spent() == 0
     assert space.left_behind() == []
-    assert CliRunner().invoke(main, ["plan", str(space.folder / "spec.yaml"), "--json"]).exit_code == 0
+    assert (
+        CliRunner().invoke(main, ["plan", str(space.folder / "spec.yaml"), "--json"]).exit_code == 0
+    )
 
 
 def test_the_commands_of_a_release_work_together(space: Workspace) -> None:
@@ -236,7 +281,10 @@ def test_the_commands_of_a_release_work_together(space: Workspace) -> None:
         "accounting",
         "implementation",
     }
-    assert "commit" in runner.invoke(main, ["ledger", "show", "people", "--ledger", space.ledger_url]).stdout
+    assert (
+        "commit"
+        in runner.invoke(main, ["ledger", "show", "people", "--ledger", space.ledger_url]).stdout
+    )
     assert run(space, "resume").exit_code == 2
     assert run(space, "abort").exit_code == 2
     assert runner.invoke(main, ["show", str(space.folder)]).exit_code == 2
@@ -249,17 +297,27 @@ def test_the_demo_and_the_commands_it_prints_work(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "tiles" in done.stderr
     assert "release card" in done.stdout
-    commands = [line.strip() for line in done.stdout.split("Read it:")[1].splitlines() if line.strip()]
+    commands = [
+        line.strip() for line in done.stdout.split("Read it:")[1].splitlines() if line.strip()
+    ]
     assert len(commands) >= 4
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for command in commands:
-        again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        again = subprocess.run(
+            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment
+        )
         assert again.returncode == 0, (command, again.stderr)
-    assert subprocess.run([program, "demo"], cwd=tmp_path, capture_output=True).returncode == 0  # again, in a new folder
+    assert (
+        subprocess.run([program, "demo"], cwd=tmp_path, capture_output=True).returncode == 0
+    )  # again, in a new folder
 
 
-def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker in this process may be asking its scheduler when both are closed; a lost scheduler elsewhere is an error."""
+def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker in this process may be asking its scheduler when both are closed; a lost scheduler
+    elsewhere is an error.
+    """
     with connect(ComputeSection(threads=1)):
         pass
 
@@ -272,7 +330,9 @@ def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(caplog: pytes
             try:
                 await comm.read()
             except OSError:
-                logging.getLogger("distributed.worker").exception("Failed to communicate with scheduler")
+                logging.getLogger("distributed.worker").exception(
+                    "Failed to communicate with scheduler"
+                )
 
     for address, shown in (("inproc://", False), ("tcp://127.0.0.1:0", True)):
         caplog.clear()
@@ -281,8 +341,14 @@ def test_a_heartbeat_that_finds_its_own_cluster_closed_is_no_error(caplog: pytes
 
 
 DUPLICATES = {
-    "top.yaml": ("query: sum\nprivacy: {epsilon: 1, delta: 1.0e-5}\nquery: mean\n", "key 'query' twice, on lines 1 and 3"),
-    "inner.yaml": ("privacy:\n  epsilon: 1\n  delta: 1.0e-5\n  'epsilon': 8\n", "key 'epsilon' twice, on lines 2 and 4"),
+    "top.yaml": (
+        "query: sum\nprivacy: {epsilon: 1, delta: 1.0e-5}\nquery: mean\n",
+        "key 'query' twice, on lines 1 and 3",
+    ),
+    "inner.yaml": (
+        "privacy:\n  epsilon: 1\n  delta: 1.0e-5\n  'epsilon': 8\n",
+        "key 'epsilon' twice, on lines 2 and 4",
+    ),
     "flow.yaml": ("privacy: {epsilon: 1, epsilon: 2}\n", "key 'epsilon' twice, on lines 1 and 1"),
     "listed.yaml": ("query: {edges: [{low: 0,\n low: 1}]}\n", "key 'low' twice, on lines 1 and 2"),
     "inner.json": ('{"privacy": {"epsilon": 1, "epsilon": 8}}', "key 'epsilon' twice"),
@@ -295,7 +361,9 @@ DUPLICATES = {
 
 
 @pytest.mark.parametrize("name", DUPLICATES)
-def test_a_spec_in_which_one_value_would_silently_win_is_refused(space: Workspace, name: str) -> None:
+def test_a_spec_in_which_one_value_would_silently_win_is_refused(
+    space: Workspace, name: str
+) -> None:
     text, expected = DUPLICATES[name]
     path = space.folder / f"spec.yaml-{name}"
     path.write_text(text)
@@ -315,17 +383,34 @@ def test_a_key_may_override_one_that_is_merged_in(space: Workspace) -> None:
 
 @pytest.mark.parametrize(
     ("section", "command"),
-    [("source", "plan"), ("source", "run"), ("output", "plan"), ("output", "run"), ("output", "resume"), ("output", "abort")],
+    [
+        ("source", "plan"),
+        ("source", "run"),
+        ("output", "plan"),
+        ("output", "run"),
+        ("output", "resume"),
+        ("output", "abort"),
+    ],
 )
-def test_an_object_store_without_its_extra_says_what_to_install(space: Workspace, section: str, command: str) -> None:
-    """In a process in which obstore cannot be imported: a folder of that name, first on the path, refuses."""
+def test_an_object_store_without_its_extra_says_what_to_install(
+    space: Workspace, section: str, command: str
+) -> None:
+    """In a process in which obstore cannot be imported: a folder of that name, first on the path,
+    refuses.
+    """
     space.source(people())
     (space.folder / "ledger.db-blocked" / "obstore").mkdir(parents=True)
-    (space.folder / "ledger.db-blocked" / "obstore" / "__init__.py").write_text("raise ImportError('no obstore here')\n")
-    path = space.write_spec(**{section: {"url": "s3://bucket/name", **({"array": "x"} if section == "source" else {})}})
+    (space.folder / "ledger.db-blocked" / "obstore" / "__init__.py").write_text(
+        "raise ImportError('no obstore here')\n"
+    )
+    path = space.write_spec(
+        **{section: {"url": "s3://bucket/name", **({"array": "x"} if section == "source" else {})}}
+    )
     environment = {**os.environ, "PYTHONPATH": str(space.folder / "ledger.db-blocked")}
     program = [sys.executable, "-c", "from dpdask.cli import main; main()", command, str(path)]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, cwd=space.folder)
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, cwd=space.folder
+    )
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().splitlines() == [
         "error: object stores need obstore, which is not installed; pip install 'dpdask[cloud]'"
@@ -335,7 +420,9 @@ def test_an_object_store_without_its_extra_says_what_to_install(space: Workspace
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "registry"])
-@pytest.mark.parametrize("url", ["s3://[y", "hdfs://x", "a\tb", "~nobody-knows-this-user/x", "file://host/x"])
+@pytest.mark.parametrize(
+    "url", ["s3://[y", "hdfs://x", "a\tb", "~nobody-knows-this-user/x", "file://host/x"]
+)
 def test_readers_get_one_line_for_an_address_that_is_none(command: str, url: str) -> None:
     result = CliRunner().invoke(main, [command, url])
     assert result.exit_code == 2
@@ -359,26 +446,43 @@ SCHEDULES: list[tuple[list[str], str]] = [
     (["--every", "60", "--series", "days"], "give --axis"),
     (["--every", "60", "--series", "days", "--axis", "-1"], "give --axis"),
     (["--every", "60", "--series", "days", "--axis", "0", "--longest", "0"], "--longest 0"),
-    (["--every", "60", "--series", "days", "--axis", "0", "--pace", "1,2,30"], "delta out of range"),
+    (
+        ["--every", "60", "--series", "days", "--axis", "0", "--pace", "1,2,30"],
+        "delta out of range",
+    ),
     (["--every", "60", "--series", "days", "--axis", "0"], "put {start} and {stop} into it"),
 ]
 
 
 @pytest.fixture(scope="module")
 def prefect_is_loaded() -> None:
-    """Prefect keeps the standard output that it finds when it is loaded: not the runner's, which is closed afterwards."""
+    """Prefect keeps the standard output that it finds when it is loaded: not the runner's, which is
+    closed afterwards.
+    """
     importlib.import_module("dpdask.flows.serve")
 
 
 @pytest.mark.usefixtures("prefect_is_loaded")
-@pytest.mark.parametrize(("options", "text"), SCHEDULES, ids=[" ".join(options) for options, _ in SCHEDULES])
-def test_a_wrong_schedule_is_refused_before_prefect_starts(space: Workspace, options: list[str], text: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "text"), SCHEDULES, ids=[" ".join(options) for options, _ in SCHEDULES]
+)
+def test_a_wrong_schedule_is_refused_before_prefect_starts(
+    space: Workspace, options: list[str], text: str
+) -> None:
     path = space.write_spec()
     refused(space, CliRunner().invoke(main, ["serve", str(path), *options]), text)
 
 
 @pytest.mark.usefixtures("prefect_is_loaded")
 @pytest.mark.parametrize("options", [[], ["--series", "days", "--axis", "0"]])
-def test_a_placeholder_that_nothing_fills_is_refused_before_prefect_starts(space: Workspace, options: list[str]) -> None:
-    path = space.write_spec(output={"url": "day-{start}-{stop}-{day}.zarr" if options else "day-{start}.zarr"})
-    refused(space, CliRunner().invoke(main, ["serve", str(path), "--every", "60", *options]), "which only a series")
+def test_a_placeholder_that_nothing_fills_is_refused_before_prefect_starts(
+    space: Workspace, options: list[str]
+) -> None:
+    path = space.write_spec(
+        output={"url": "day-{start}-{stop}-{day}.zarr" if options else "day-{start}.zarr"}
+    )
+    refused(
+        space,
+        CliRunner().invoke(main, ["serve", str(path), "--every", "60", *options]),
+        "which only a series",
+    )

@@ -17,12 +17,12 @@ import pytest
 
 from dpdask import PrivacyBudget
 from dpdask.errors import DpdaskError
-from dpdask.execute import tasks
+from dpdask.execution import tasks
+from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
-from dpdask.noise.stream import ReleaseKey
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
-from dpdask.store import Staging
+from dpdask.storage import Staging
 from tests.release.conftest import Workspace, people
 
 CANARY = 31415926.535897931
@@ -31,7 +31,14 @@ KEY = bytes.fromhex("c0ffee" * 10 + "c0ff")
 
 def spellings(value: float) -> list[bytes]:
     """A value as text and as bytes, in the forms in which it could slip out."""
-    texts = [repr(value), f"{value:.6f}", f"{value:g}", f"{value:.3e}", str(int(value)), repr(float(np.float32(value)))]
+    texts = [
+        repr(value),
+        f"{value:.6f}",
+        f"{value:g}",
+        f"{value:.3e}",
+        str(int(value)),
+        repr(float(np.float32(value))),
+    ]
     return [text.encode() for text in texts] + [struct.pack("<d", value), struct.pack("<f", value)]
 
 
@@ -54,7 +61,7 @@ def absent(haystack: bytes, needles: list[bytes], where: str) -> None:
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.DEBUG)
-from dpdask.releasing import release
+from dpdask.releases.api import release
 try:
     release(sys.argv[1], on_progress=lambda p: print(p))
 except Exception as error:
@@ -67,7 +74,9 @@ except Exception as error:
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["identity", "sum", "fails"])
 def test_no_raw_value_in_logs_worker_logs_errors_or_metadata(space: Workspace, query: str) -> None:
-    """Debug logs of driver, scheduler and workers (as processes), for a release that works and one that fails midway."""
+    """Debug logs of driver, scheduler and workers (as processes), for a release that works and one
+    that fails midway.
+    """
     space.source(with_canary(), chunks=(16, 3))
     changes: dict[str, Any] = {"query": "identity" if query == "fails" else query}
     if query == "fails":
@@ -79,11 +88,14 @@ def test_no_raw_value_in_logs_worker_logs_errors_or_metadata(space: Workspace, q
     if query == "fails":  # take the staging away under the writers' feet
         staging = f"{readonly}/out.zarr.dpdask-staging/*"
         find = f"[f for f in __import__('glob').glob('{staging}') if not f.endswith('.json')][0]"
-        meddle = f"p.stage == 'key' and __import__('os').symlink('/proc/1/none', {find} + '/release')"
+        meddle = (
+            f"p.stage == 'key' and __import__('os').symlink('/proc/1/none', {find} + '/release')"
+        )
         program = program.replace("print(p))", f"(print(p), {meddle}))")
     script = space.folder / "ledger.db-program.py"
     script.write_text(
-        f"if __name__ == '__main__':\n{''.join('    ' + line + chr(10) for line in program.strip().splitlines())}"
+        "if __name__ =="
+        f" '__main__':\n{''.join('    ' + line + chr(10) for line in program.strip().splitlines())}"
     )
     done = subprocess.run([sys.executable, str(script), str(spec)], capture_output=True)
     output = done.stdout + done.stderr
@@ -100,13 +112,26 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
 
     space.source(with_canary(), chunks=(16, 3))
     plan = make_plan(parse_release_spec(space.spec()))
-    from dpdask.execute.driver import _job
+    from dpdask.execution.driver import _job
 
     job = _job(plan, plan.data, ReleaseKey(KEY), Staging.of(plan.output, "name"))
     sealed = tasks.Sealed(np.array([CANARY]))
     task = Task("tile", tasks.write_tiles, job, [(0, 0)], 0, sealed, sealed)
-    graph = {"tile": task, "norms": Task("norms", tasks.clip_part, plan.data.fitted.recipe.clip_grid, slice(0, 1), sealed)}
-    for printed in (repr(task), str(task), repr(graph), repr(job), repr(sealed), repr(plan.source), str(plan.output)):
+    graph = {
+        "tile": task,
+        "norms": Task(
+            "norms", tasks.clip_part, plan.data.fitted.recipe.clip_grid, slice(0, 1), sealed
+        ),
+    }
+    for printed in (
+        repr(task),
+        str(task),
+        repr(graph),
+        repr(job),
+        repr(sealed),
+        repr(plan.source),
+        str(plan.output),
+    ):
         absent(printed.encode(), spellings(CANARY) + key_spellings(KEY), printed)
         assert str(space.folder) not in printed
 
@@ -124,7 +149,7 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
         def release(self, block: Any, *_args: Any, **_options: Any) -> None:
             raise ValueError(f"cannot work with {block.max()!r}")
 
-    from dpdask.execute.driver import _job
+    from dpdask.execution.driver import _job
 
     job = _job(plan, plan.data, ReleaseKey(KEY), Staging.of(plan.output, "name"))
     object.__setattr__(job.fitted, "recipe", Broken())
@@ -136,8 +161,10 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
     absent(repr(error).encode(), spellings(CANARY), "exception")
 
 
-def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpdask.noise.stream.random_bytes", lambda count: KEY[:count])
+def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpdask.keystream.random_bytes", lambda count: KEY[:count])
     log = io.StringIO()
     handler = logging.StreamHandler(log)
     logging.getLogger().addHandler(handler)
@@ -150,8 +177,17 @@ def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(space: Workspac
             for path in space.folder.glob("ledger.db*"):  # it is there, and wrapped
                 absent(path.read_bytes(), key_spellings(KEY), f"while tiles are written: {path}")
             with sqlite3.connect(f"{space.folder}/ledger.db") as connection:
-                assert connection.execute("SELECT count(*) FROM dpdask_release_keys WHERE wrapped = 1").fetchone()[0] == 1
-                dumps.append("\n".join(line for line in connection.iterdump() if "dpdask_release_keys" not in line))
+                assert (
+                    connection.execute(
+                        "SELECT count(*) FROM dpdask_release_keys WHERE wrapped = 1"
+                    ).fetchone()[0]
+                    == 1
+                )
+                dumps.append(
+                    "\n".join(
+                        line for line in connection.iterdump() if "dpdask_release_keys" not in line
+                    )
+                )
 
     try:
         space.release(on_progress=watch)
@@ -166,11 +202,13 @@ def test_the_key_lives_in_the_key_table_alone_and_dies_at_commit(space: Workspac
             absent(path.read_bytes(), key_spellings(KEY), f"after commit: {path}")
 
 
-def test_a_master_key_wraps_the_release_key(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_key_wraps_the_release_key(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DPDASK_MASTER_KEY", "7f" * 32)
     budget = {"dataset": "people", "ledger": f"sqlite:///{space.folder}/ledger.db-of-this-key"}
     Ledger(budget["ledger"]).open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
-    monkeypatch.setattr("dpdask.noise.stream.random_bytes", lambda count: KEY[:count])
+    monkeypatch.setattr("dpdask.keystream.random_bytes", lambda count: KEY[:count])
     space.source(people())
     seen = []
 
@@ -186,8 +224,12 @@ def test_a_master_key_wraps_the_release_key(space: Workspace, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("query", ["sum", "histogram", "covariance"])
-def test_nothing_published_depends_on_a_private_number_of_records(space: Workspace, query: str) -> None:
-    """Under add-remove-one two neighbouring sources make the same card, up to names, digests and times."""
+def test_nothing_published_depends_on_a_private_number_of_records(
+    space: Workspace, query: str
+) -> None:
+    """Under add-remove-one two neighbouring sources make the same card, up to names, digests and
+    times.
+    """
     cards = []
     asked = {"name": "histogram", "edges": [[-1, 0, 1]]} if query == "histogram" else query
     for count in (63, 64, 257):
@@ -195,9 +237,13 @@ def test_nothing_published_depends_on_a_private_number_of_records(space: Workspa
         unit: dict[str, Any] = {"record_axis": 0, "adjacency": "add-remove-one"}
         if query != "histogram":
             unit["l2_clip_norm"] = 1.0
-        for mechanism in ("analytic-gaussian", "mgm") if query != "histogram" else ("analytic-gaussian",):
+        for mechanism in (
+            ("analytic-gaussian", "mgm") if query != "histogram" else ("analytic-gaussian",)
+        ):
             url = f"{space.folder}/{mechanism}{count}.zarr"
-            receipt = space.release(query=asked, unit=unit, mechanism=mechanism, output={"url": url})
+            receipt = space.release(
+                query=asked, unit=unit, mechanism=mechanism, output={"url": url}
+            )
             card = receipt.card.model_dump(mode="json")
             for varying in ("release", "reserved_at", "ledger", "manifest"):
                 card.pop(varying)
@@ -214,7 +260,14 @@ def test_nothing_published_depends_on_a_private_number_of_records(space: Workspa
     [
         {"unit": {"record_axis": 2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0}},
         {"unit": {"record_axis": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3}},
-        {"unit": {"record_axis": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3, "feature_axis": 0}},
+        {
+            "unit": {
+                "record_axis": 0,
+                "adjacency": "add-remove-one",
+                "ranges": [[0, 1]] * 3,
+                "feature_axis": 0,
+            }
+        },
         {"source": {"window": {"axis": 0, "start": 5, "stop": 99_999_999}}},
         {"query": "identity"},
         {"query": "mean"},
@@ -222,8 +275,12 @@ def test_nothing_published_depends_on_a_private_number_of_records(space: Workspa
         {"publish": {"chunks": [3, 3, 3]}},
     ],
 )
-def test_no_error_shows_a_private_number_of_records(space: Workspace, mistake: dict[str, Any]) -> None:
-    """Errors reach schedulers' databases, where more people read them than may know how many records there are."""
+def test_no_error_shows_a_private_number_of_records(
+    space: Workspace, mistake: dict[str, Any]
+) -> None:
+    """Errors reach schedulers' databases, where more people read them than may know how many
+    records there are.
+    """
     count = 48_611
     space.source(np.zeros((count, 8), "f4"))
     asked: dict[str, Any] = {

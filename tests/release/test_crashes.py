@@ -16,14 +16,14 @@ import pytest
 import zarr
 
 from dpdask.errors import ReleaseError, SourceChanged
-from dpdask.published import verify_release
-from dpdask.releasing import abort, resume
+from dpdask.releases.api import abort, resume
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import KILL_A_WORKER, Workspace, people
 from tests.support.snapshots import contents, restore, state
 
 DRIVER = """
 import os, signal, sys
-from dpdask.releasing import release, resume
+from dpdask.releases.api import release, resume
 
 stage, share, spec, again = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
 
@@ -47,7 +47,11 @@ STAGES = [
 
 
 def killed_at(stage: str, share: float, spec: Path, again: str = "release") -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER, stage, str(share), str(spec), again], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, stage, str(share), str(spec), again],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
@@ -77,16 +81,18 @@ def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace
         resume(spec)
         assert contents(space.folder / "out.zarr") == whole, stage
         assert space.spent() == charged
-        assert space.ledger.record(next(iter(space.ledger.state("people").releases))).last == "commit"  # type: ignore[union-attr]
+        assert (
+            space.ledger.record(next(iter(space.ledger.state("people").releases))).last == "commit"
+        )  # type: ignore[union-attr]
         assert space.left_behind() == ["out.zarr"]
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
 CUT_SHORT = """
 import os, signal, sys
-from dpdask.releasing import resume
+from dpdask.releases.api import resume
 
-from dpdask.store import local
+from dpdask.storage import local
 
 in_folder, written = local._in_folder, []
 
@@ -102,12 +108,20 @@ resume(sys.argv[2])
 
 
 @pytest.mark.parametrize("write", [1, 5, 18])
-def test_a_file_cut_short_by_a_kill_is_not_published(begun: tuple[Workspace, Path], write: int) -> None:
-    """Killed while a file (a chunk, a document) has its temporary name: that file is none of the release's."""
+def test_a_file_cut_short_by_a_kill_is_not_published(
+    begun: tuple[Workspace, Path], write: int
+) -> None:
+    """Killed while a file (a chunk, a document) has its temporary name: that file is none of the
+    release's.
+    """
     space, spec = begun
-    done = subprocess.run([sys.executable, "-c", CUT_SHORT, str(write), str(spec)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_SHORT, str(write), str(spec)], capture_output=True, text=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert list((space.folder / "out.zarr.dpdask-staging").rglob("*.part"))  # the kill did come in between
+    assert list(
+        (space.folder / "out.zarr.dpdask-staging").rglob("*.part")
+    )  # the kill did come in between
     resume(spec)
     assert not list((space.folder / "out.zarr").rglob("*.part"))
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
@@ -115,12 +129,12 @@ def test_a_file_cut_short_by_a_kill_is_not_published(begun: tuple[Workspace, Pat
 
 
 def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) -> None:
-    """A crash before the reservation leaves a claim on the output, which resume or abort takes up."""
+    """A crash before the reservation leaves the output locked; resume or abort unlocks it."""
     space.source(people())
     spec = space.write_spec()
     from dpdask.planning import make_plan
     from dpdask.spec import load_release_spec
-    from dpdask.store import Staging
+    from dpdask.storage import Staging
 
     plan = make_plan(load_release_spec(spec))
     assert Staging.of(plan.output, "0123" * 8).begin()
@@ -132,7 +146,9 @@ def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) ->
 
 
 def test_a_published_release_is_concluded_without_its_source(begun: tuple[Workspace, Path]) -> None:
-    """Killed between publication and commit, and the source is gone by then: resume needs the ledger alone."""
+    """Killed between publication and commit, and the source is gone by then: resume needs the
+    ledger alone.
+    """
     space, spec = begun
     killed_at("published", 0, spec, "resume")
     shutil.rmtree(space.folder / "source.zarr")
@@ -221,7 +237,7 @@ def test_an_output_that_appears_meanwhile_is_never_replaced(space: Workspace) ->
 
 WORKER_TEST = f"""{KILL_A_WORKER}
 import sys
-from dpdask.releasing import resume
+from dpdask.releases.api import resume
 
 if __name__ == "__main__":
     resume(sys.argv[1], on_progress=kill_a_worker)
@@ -240,7 +256,9 @@ def test_killed_worker_gives_identical_bytes(space: Workspace) -> None:
     restore(space.folder, kept)
     script = space.folder / "ledger.db-driver.py"
     script.write_text(WORKER_TEST)
-    done = subprocess.run([sys.executable, str(script), str(spec)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(script), str(spec)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert "of 60" in done.stdout
     assert contents(space.folder / "out.zarr") == whole
@@ -264,8 +282,13 @@ def test_a_driver_killed_by_sigterm_can_be_resumed(space: Workspace) -> None:
     space.source(people(640, 8), chunks=(4, 8))
     spec = space.write_spec(compute={"threads": 1, "task_size": 1})
     watch = "lambda p: print(p.stage, flush=True)"
-    code = f"import sys; from dpdask.releasing import release; release(sys.argv[1], on_progress={watch})"
-    process = subprocess.Popen([sys.executable, "-c", code, str(spec)], stdout=subprocess.PIPE, text=True)
+    code = (
+        "import sys; from dpdask.releases.api import release; release(sys.argv[1],"
+        f" on_progress={watch})"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(spec)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("tiles"):

@@ -1,8 +1,10 @@
-"""Released bytes for a fixed key, spec and fingerprint: no change of the code may change one of them by accident.
+"""Released bytes for a fixed key, spec and fingerprint: no change of the code may change one of
+them by accident.
 
-Two digests per case. ``values`` is drawn for a fixed binding, so it pins clipping, sums, grids, sampler and layout alone.
-``bound`` is drawn for the digest of the recipe, so it also pins the names that go into it.
-To write the file anew after a deliberate change: ``python -m tests.release.test_golden_bytes``.
+Two digests per case. ``values`` is drawn for a fixed binding, so it pins clipping, sums, grids,
+sampler and layout alone. ``bound`` is drawn for the digest of the recipe, so it also pins the names
+that go into it. To write the file anew after a deliberate change: ``python -m
+tests.release.test_golden_bytes``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpdask.execute import driver
+from dpdask.execution import driver
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, staged_bytes
@@ -31,9 +33,17 @@ CASES: dict[str, dict[str, Any]] = {
     "identity-clip-coarse": {"noise": {"steps_per_sigma": 1024}},
     "identity-clip-other-axis": {"unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
     "identity-range": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
-    "identity-range-int32": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}, "noise": {"output_dtype": "int32"}},
-    "identity-range-float32": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}, "noise": {"output_dtype": "float32"}},
-    "identity-ranges": {"unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}},
+    "identity-range-int32": {
+        "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]},
+        "noise": {"output_dtype": "int32"},
+    },
+    "identity-range-float32": {
+        "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]},
+        "noise": {"output_dtype": "float32"},
+    },
+    "identity-ranges": {
+        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}
+    },
     "identity-whole-box": {"unit": {"ranges": [-0.3, 0.4]}},
     "identity-sharded": {"publish": {"chunks": [7, 3], "shards": [14, 6]}},
     "identity-directional": {
@@ -53,7 +63,10 @@ CASES: dict[str, dict[str, Any]] = {
     "identity-dense": {
         "mechanism": {
             "name": "imgm",
-            "factors": ["identity", {"dense": [[2.0 * (i == j) + 0.1 * (i > j) for j in range(8)] for i in range(8)]}],
+            "factors": [
+                "identity",
+                {"dense": [[2.0 * (i == j) + 0.1 * (i > j) for j in range(8)] for i in range(8)]},
+            ],
         },
     },
     "identity-rank-one": {"mechanism": "rank-one", **ANY},
@@ -61,16 +74,29 @@ CASES: dict[str, dict[str, Any]] = {
     "sum-clip": {"query": "sum"},
     "sum-clip-other-axis": {"query": "sum", "unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
     "sum-add-remove": {"query": "sum", "unit": {**CLIP, "adjacency": "add-remove-one"}},
-    "sum-ranges": {"query": "sum", "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}},
+    "sum-ranges": {
+        "query": "sum",
+        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
+    },
     "mean-range": {"query": "mean", "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
-    "mean-kronecker": {"query": "mean", "mechanism": {"name": "udn", "weights": [1, 2, 3, 4, 5, 6, 7, 8]}},
+    "mean-kronecker": {
+        "query": "mean",
+        "mechanism": {"name": "udn", "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
+    },
     "mean-rank-one": {"query": "mean", "mechanism": "rank-one", **ANY},
     "covariance": {"query": "covariance"},
     "covariance-tiles": {"query": "covariance", "publish": {"chunks": [3, 3]}},
-    "histogram": {"unit": {"record_axis": 0}, "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]}},
+    "histogram": {
+        "unit": {"record_axis": 0},
+        "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
+    },
     "histogram-2d": {
         "unit": {"record_axis": 0, "max_contributions": 2},
-        "query": {"name": "histogram", "edges": [[-0.5, 0, 0.5], {"low": -1, "high": 1, "bins": 5}], "columns": [2, 5]},
+        "query": {
+            "name": "histogram",
+            "edges": [[-0.5, 0, 0.5], {"low": -1, "high": 1, "bins": 5}],
+            "columns": [2, 5],
+        },
     },
     "histogram-kronecker": {
         "unit": {"record_axis": 0},
@@ -131,7 +157,9 @@ def test_released_bytes_are_those_of_the_golden_file(space: Workspace, case: str
 def test_another_clip_norm_gives_other_bytes(space: Workspace) -> None:
     _source(space)
     changed = make_plan(parse_release_spec(space.spec(unit={**CLIP, "l2_clip_norm": 1.0000001})))
-    assert _digest(staged_bytes(changed)) != json.loads(GOLDEN.read_text())["identity-clip"]["bound"]
+    assert (
+        _digest(staged_bytes(changed)) != json.loads(GOLDEN.read_text())["identity-clip"]["bound"]
+    )
 
 
 def write_golden() -> None:

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM: one line that says what was charged and how to go on, exit code 130 or 143, and nothing is lost."""
+"""Ctrl-C and SIGTERM: one line that says what was charged and how to go on, exit code 130 or 143,
+and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ import pytest
 
 from dpdask import PrivacyBudget
 from dpdask.ledger import Ledger
-from dpdask.published import verify_release
-from dpdask.releasing import abort, resume
+from dpdask.releases.api import abort, resume
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import Workspace, people
 from tests.release.test_crashes import killed_at
 from tests.support.snapshots import contents, restore, state
 
-# The command as users start it, but for the progress, which says when a moment has come and then waits for the signal, goes on
-# towards it, or waits again when it comes.
+# The command as users start it, but for the progress, which says when a moment has come and then
+# waits for the signal, goes on towards it, or waits again when it comes.
 COMMAND = """
 import sys, time
 from dpdask import releasing
@@ -32,7 +34,8 @@ stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 
 def watch(progress):
     if progress.stage == stage and progress.done >= share * progress.total:
-        if then == "go on":  # at full speed for a while, so that the signal comes anywhere, then slowly, so that it does come
+        # at full speed for a while, so that the signal comes anywhere, then slowly, so it comes
+        if then == "go on":
             print("NOW", flush=True)
             time.sleep(0.25 if progress.done > 0.6 * progress.total else 0)
             return
@@ -67,9 +70,13 @@ class Stopped:
         return not alive
 
 
-def started(folder: Path, stage: str, share: float, then: str, *command: str) -> subprocess.Popen[str]:
+def started(
+    folder: Path, stage: str, share: float, then: str, *command: str
+) -> subprocess.Popen[str]:
     """A command that has come to a moment of its work."""
-    script = folder / "ledger.db-command.py"  # by a name that a workspace does not count as left behind
+    script = (
+        folder / "ledger.db-command.py"
+    )  # by a name that a workspace does not count as left behind
     script.write_text(COMMAND)
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(
@@ -87,8 +94,12 @@ def started(folder: Path, stage: str, share: float, then: str, *command: str) ->
     raise AssertionError(f"the moment did not come: {process.communicate()[1]}")
 
 
-def stopped(process: subprocess.Popen[str], signum: signal.Signals, *, group: bool = False) -> Stopped:
-    """Interrupt a command as ``kill`` does, or as a terminal does, which tells all processes of the command."""
+def stopped(
+    process: subprocess.Popen[str], signum: signal.Signals, *, group: bool = False
+) -> Stopped:
+    """Interrupt a command as ``kill`` does, or as a terminal does, which tells all processes of the
+    command.
+    """
     others = psutil.Process(process.pid).children(recursive=True)
     (os.killpg if group else os.kill)(process.pid, signum)
     _, errors = process.communicate(timeout=60)
@@ -99,7 +110,9 @@ def stopped(process: subprocess.Popen[str], signum: signal.Signals, *, group: bo
 
 @dataclass(frozen=True)
 class Begun:
-    """A release that has its key, as a state to start from, and the bytes that it gives when nothing interrupts it."""
+    """A release that has its key, as a state to start from, and the bytes that it gives when
+    nothing interrupts it.
+    """
 
     space: Workspace
     kept: dict[str, bytes]
@@ -112,7 +125,7 @@ class Begun:
         return self.space.write_spec(publish={"codec": "zstd"}, compute=compute)
 
     def resumed(self) -> None:
-        """Resume: it was charged once, and gives the bytes of a release that nothing interrupted."""
+        """Resume: charged once, and the bytes of a release that nothing interrupted."""
         space = self.space
         assert not (space.folder / "out.zarr").exists()
         assert space.spent() == self.charged
@@ -144,7 +157,8 @@ def begun(finished: Begun) -> Begun:
 
 def way_on(spec: Path) -> str:
     return (
-        "interrupted: epsilon 1, delta 1e-05 stay charged to dataset 'people', nothing is published;"
+        "interrupted: epsilon 1, delta 1e-05 stay charged to dataset 'people', nothing is"
+        " published;"
         f" `dpdask resume {spec}` finishes the release with the same noise and no further charge,"
         f" `dpdask abort {spec}` gives it up"
     )
@@ -170,10 +184,14 @@ def test_an_interrupted_release_resumes_to_identical_bytes(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("signum", "stage", "then"), [(signal.SIGINT, "tiles", "go on"), (signal.SIGTERM, "verify", "wait")], ids=["Ctrl-C", "kill"]
+    ("signum", "stage", "then"),
+    [(signal.SIGINT, "tiles", "go on"), (signal.SIGTERM, "verify", "wait")],
+    ids=["Ctrl-C", "kill"],
 )
-def test_worker_processes_end_with_an_interrupted_command(begun: Begun, signum: signal.Signals, stage: str, then: str) -> None:
-    """A terminal sends Ctrl-C to the workers too: they say nothing about it, and end with the rest."""
+def test_worker_processes_end_with_an_interrupted_command(
+    begun: Begun, signum: signal.Signals, stage: str, then: str
+) -> None:
+    """A terminal sends Ctrl-C to the workers too: they print nothing, and end with the rest."""
     spec = begun.spec(workers=2)
     process = started(begun.space.folder, stage, 0.1, then, "resume", str(spec))
     found = stopped(process, signum, group=signum == signal.SIGINT)
@@ -198,9 +216,14 @@ def test_an_interrupted_release_can_be_given_up(space: Workspace) -> None:
 
 def test_interrupted_after_publication_resume_concludes(begun: Begun) -> None:
     space, spec = begun.space, begun.spec()
-    found = stopped(started(space.folder, "published", 0, "wait", "resume", str(spec)), signal.SIGTERM)
+    found = stopped(
+        started(space.folder, "published", 0, "wait", "resume", str(spec)), signal.SIGTERM
+    )
     assert found.code == 143
-    assert f"is published: `dpdask resume {spec}` concludes it; it can no longer be given up" in found.line
+    assert (
+        f"is published: `dpdask resume {spec}` concludes it; it can no longer be given up"
+        in found.line
+    )
     assert contents(space.folder / "out.zarr") == begun.whole
     resume(spec)
     assert space.left_behind() == ["out.zarr"]
@@ -212,24 +235,34 @@ def test_interrupted_before_the_charge_nothing_is_charged_or_left(space: Workspa
     spec = space.write_spec()
     found = stopped(started(space.folder, "norms", 0, "wait", "run", str(spec)), signal.SIGTERM)
     assert found.code == 143
-    assert found.line == f"interrupted: nothing was charged and nothing is left behind; `dpdask run {spec}` starts again"
+    assert (
+        found.line
+        == f"interrupted: nothing was charged and nothing is left behind; `dpdask run {spec}`"
+        " starts again"
+    )
     assert space.spent() == 0
     assert space.left_behind() == []
 
 
 def test_a_second_ctrl_c_ends_at_once(begun: Begun) -> None:
-    process = started(begun.space.folder, "tiles", 0.5, "clean up for ever", "resume", str(begun.spec()))
+    process = started(
+        begun.space.folder, "tiles", 0.5, "clean up for ever", "resume", str(begun.spec())
+    )
     assert process.stdout is not None
     os.kill(process.pid, signal.SIGINT)
     assert "CLEANING\n" in iter(process.stdout.readline, "")
-    os.kill(process.pid, signal.SIGINT)  # the same press, passed on by a wrapper: it waits for the clean-up
+    os.kill(
+        process.pid, signal.SIGINT
+    )  # the same press, passed on by a wrapper: it waits for the clean-up
     time.sleep(0.7)
     assert process.poll() is None
     begin = time.monotonic()
     found = stopped(process, signal.SIGTERM)
     assert time.monotonic() - begin < 5
     assert found.code == 130  # what stopped it was Ctrl-C
-    assert found.line.startswith("interrupted, ended at once: what was charged, if anything, stays; `dpdask resume")
+    assert found.line.startswith(
+        "interrupted, ended at once: what was charged, if anything, stays; `dpdask resume"
+    )
     begun.resumed()
 
 
@@ -245,14 +278,18 @@ def test_interrupted_while_the_spec_is_read(tmp_path: Path, command: str, line: 
     os.mkfifo(tmp_path / "spec.yaml")
     code = "from dpdask.cli import main; main(prog_name='dpdask')"
     pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", code, command, str(tmp_path / "spec.yaml")], text=True, **pipes)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, command, str(tmp_path / "spec.yaml")], text=True, **pipes
+    )
     with (tmp_path / "spec.yaml").open("w"):  # waits until the command reads it
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == ("", f"{line}\n")
     assert process.returncode == 130
 
 
-def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_demo_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = started(tmp_path, "reserved", 0, "wait", "demo", "--folder", "shown")
     found = stopped(process, signal.SIGINT)
     assert found.code == 130

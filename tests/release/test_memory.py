@@ -1,4 +1,6 @@
-"""The plan's figure for memory is one that a release keeps to, also where zarr decodes chunks larger than a tile."""
+"""The plan's figure for memory is one that a release keeps to, also where zarr decodes chunks
+larger than a tile.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from tests.release.conftest import Workspace, people
 
 RELEASE = """
 import json, sys
-from dpdask.releasing import release
+from dpdask.releases.api import release
 release(json.loads(sys.argv[1]))
-print([int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
+peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(int(peak[0].split()[1]) * 1024)
 """
 
 
@@ -38,17 +41,28 @@ def planned(spec: dict[str, Any]) -> int:
         ("mean", (1024, 4096)),
     ],
 )
-def test_a_release_stays_below_the_planned_memory(space: Workspace, query: str, chunks: tuple[int, int]) -> None:
-    array = zarr.create_array(space.folder / "source.zarr", name="x", shape=(8192, 4096), chunks=chunks, dtype="f4")
+def test_a_release_stays_below_the_planned_memory(
+    space: Workspace, query: str, chunks: tuple[int, int]
+) -> None:
+    array = zarr.create_array(
+        space.folder / "source.zarr", name="x", shape=(8192, 4096), chunks=chunks, dtype="f4"
+    )
     array[...] = np.random.default_rng(0).standard_normal((8192, 4096), dtype="f4")
     publish = {"chunks": [256, 4096]} if query == "identity" else {}
     spec = space.spec(query=query, publish=publish)
     most = planned(spec)
-    done = subprocess.run([sys.executable, "-c", RELEASE, json.dumps(spec)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", RELEASE, json.dumps(spec)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     peak = int(done.stdout)
     assert peak < most
     if chunks[1] == 4096:
-        assert peak > memory._BASE + 2 * 8 * 256 * 4096, "the twin: tiles alone are not what a worker holds"
+        assert peak > memory._BASE + 2 * 8 * 256 * 4096, (
+            "the twin: tiles alone are not what a worker holds"
+        )
 
 
 def test_a_small_source_needs_little(space: Workspace) -> None:
@@ -68,9 +82,16 @@ def test_a_refusal_for_memory_does_not_tell_a_private_count(space: Workspace) ->
 
 
 def test_missing_chunks_are_the_fill_value_whatever_was_read_before(space: Workspace) -> None:
-    """Tiles are read into memory that is kept; a chunk that is not there must not show the tile before it."""
+    """Tiles are read into memory that is kept; a chunk that is not there must not show the tile
+    before it.
+    """
     array = zarr.create_array(
-        space.folder / "source.zarr", name="x", shape=(80, 4), chunks=(10, 4), dtype="f8", fill_value=0.25
+        space.folder / "source.zarr",
+        name="x",
+        shape=(80, 4),
+        chunks=(10, 4),
+        dtype="f8",
+        fill_value=0.25,
     )
     array[:40] = 0.5
     unit = {"record_axis": 0, "ranges": [0, 1]}

@@ -1,4 +1,4 @@
-"""Slips of a curator around a release under way: they are refused, and nothing is burned by them."""
+"""Slips of a curator around a release under way are refused, and nothing is burned."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from dpdask.cli import main
 from dpdask.errors import DpdaskError, LedgerError, ReleaseError
 from dpdask.privacy import PrivacyBudget
-from dpdask.published import verify_release
-from dpdask.releasing import abort_named, finish_published, release, resume
+from dpdask.releases.api import abort_named, finish_published, release, resume
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people
 from tests.release.test_rivals import stopped_at
@@ -24,9 +24,16 @@ def last_steps(space: Workspace) -> list[str]:
 
 @pytest.mark.parametrize("stage", ["key", "ready"])
 @pytest.mark.parametrize(
-    "slip", [{"source": "source.zarr-other"}, {"privacy": {"epsilon": 0.1, "delta": 1e-5}}, {"query": "mean"}]
+    "slip",
+    [
+        {"source": "source.zarr-other"},
+        {"privacy": {"epsilon": 0.1, "delta": 1e-5}},
+        {"query": "mean"},
+    ],
 )
-def test_another_spec_does_not_touch_a_release_under_way(space: Workspace, stage: str, slip: dict[str, Any]) -> None:
+def test_another_spec_does_not_touch_a_release_under_way(
+    space: Workspace, stage: str, slip: dict[str, Any]
+) -> None:
     """Above all it does not burn it: a mistyped source is not a changed one."""
     space.source(people())
     space.source(people(seed=2), file="source.zarr-other")
@@ -47,7 +54,9 @@ def test_what_is_published_is_not_concluded_for_another_spec(space: Workspace) -
     stopped_at(space.spec(), "published")
     with pytest.raises(ReleaseError, match="began with another spec"):
         finish_published(parse_release_spec(space.spec(query="mean")))
-    assert last_steps(space) == ["commit"], "what is visible is closed, and its key destroyed, whatever is asked for"
+    assert last_steps(space) == ["commit"], (
+        "what is visible is closed, and its key destroyed, whatever is asked for"
+    )
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
@@ -62,10 +71,14 @@ def test_the_axis_of_the_units_is_compared_however_the_array_is_spelled(space: W
         {"url": f"{file}/../source.zarr", "array": "/x/"},
     ):
         with pytest.raises(LedgerError, match="units along axis 0 of this array"):
-            space.release(query="mean", source=source, unit=across, output={"url": f"{space.folder}/b.zarr"})
+            space.release(
+                query="mean", source=source, unit=across, output={"url": f"{space.folder}/b.zarr"}
+            )
 
 
-def test_very_many_contributions_are_refused_or_released_never_charged_in_vain(space: Workspace) -> None:
+def test_very_many_contributions_are_refused_or_released_never_charged_in_vain(
+    space: Workspace,
+) -> None:
     space.source(people(4, 2))
     for number, many in enumerate((2**30, 2**62)):
         unit = {"record_axis": 0, "ranges": [0, 1], "max_contributions": many}

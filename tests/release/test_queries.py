@@ -11,9 +11,9 @@ import pytest
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec
 from dpdask.planning import make_plan
-from dpdask.published import verify_release
-from dpdask.queries import build_query
-from dpdask.releasing import release, resume
+from dpdask.planning.build_query import build_query
+from dpdask.releases.api import release, resume
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
 from dpdask.spec.release import QUERIES, UnitSection
@@ -36,7 +36,9 @@ def near(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], std: float) 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("chunks", [(4, 5, 6), (3, 2, 4), (2, 5, 1)])
-def test_identity_clips_records_that_span_chunks(space: Workspace, axis: int, chunks: tuple[int, ...]) -> None:
+def test_identity_clips_records_that_span_chunks(
+    space: Workspace, axis: int, chunks: tuple[int, ...]
+) -> None:
     x = np.random.default_rng(3).standard_normal((4, 5, 6))
     space.source(x, chunks=chunks)
     receipt = space.release(unit={"record_axis": axis, "l2_clip_norm": 2.5}, privacy=LOUD)
@@ -54,7 +56,9 @@ def test_identity_clamps_each_feature_to_its_range(space: Workspace) -> None:
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
 @pytest.mark.parametrize("chunks", [(60, 8), (7, 3)])
-def test_sum_adds_clipped_records(space: Workspace, adjacency: str, chunks: tuple[int, int]) -> None:
+def test_sum_adds_clipped_records(
+    space: Workspace, adjacency: str, chunks: tuple[int, int]
+) -> None:
     x = people() + 0.3
     space.source(x, chunks=chunks)
     unit = {"record_axis": 0, "l2_clip_norm": 0.9, "adjacency": adjacency}
@@ -74,14 +78,18 @@ def test_sum_clamps_ranges_along_the_other_axis(space: Workspace) -> None:
 def test_mean_divides_by_the_public_number_of_records(space: Workspace) -> None:
     x = people() + 1
     space.source(x, chunks=(16, 8))
-    receipt = space.release(unit={"record_axis": 0, "l2_clip_norm": 5.0}, query="mean", privacy=LOUD)
+    receipt = space.release(
+        unit={"record_axis": 0, "l2_clip_norm": 5.0}, query="mean", privacy=LOUD
+    )
     near(space.values(), x.mean(axis=0), receipt.card.released.noise_std)
     assert receipt.card.query["divisor"] == 60
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("chunks", [None, [3, 3]])
-def test_covariance_is_symmetric_and_chunked_both_ways(space: Workspace, axis: int, chunks: list[int] | None) -> None:
+def test_covariance_is_symmetric_and_chunked_both_ways(
+    space: Workspace, axis: int, chunks: list[int] | None
+) -> None:
     x = people() + 0.5
     space.source(x if axis == 0 else x.T.copy(), chunks=(11, 5) if axis == 0 else (5, 11))
     publish = {} if chunks is None else {"chunks": chunks}
@@ -97,7 +105,9 @@ def test_histogram_counts_records_in_public_bins(space: Workspace) -> None:
     space.source(x, chunks=(700, 2))
     edges = [[-1.0, 0.0, 0.5, 1.0], [-1.0, 0.0, 1.0]]
     query = {"name": "histogram", "edges": edges, "columns": [0, 2]}
-    receipt = space.release(unit={"record_axis": 0}, query=query, privacy=LOUD, publish={"chunks": [2, 1]})
+    receipt = space.release(
+        unit={"record_axis": 0}, query=query, privacy=LOUD, publish={"chunks": [2, 1]}
+    )
     wanted = np.histogramdd(x[:5000, [0, 2]], bins=[np.array(row) for row in edges])[0]
     assert np.max(np.abs(space.values() - wanted)) < 8 * receipt.card.released.noise_std < 1
 
@@ -105,14 +115,16 @@ def test_histogram_counts_records_in_public_bins(space: Workspace) -> None:
 def test_declared_results_are_released_as_they_are(space: Workspace) -> None:
     x = people() * 100
     space.source(x)
-    receipt = space.release(query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, privacy=LOUD)
+    receipt = space.release(
+        query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, privacy=LOUD
+    )
     near(space.values(), x, receipt.card.released.noise_std)
     assert receipt.card.sensitivity.origin == "declared"
     assert receipt.card.unit.bound["enforced"] is False
 
 
 def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace) -> None:
-    """Many entries need a fine grid, and a fine grid reaches less far: plan and card say how far."""
+    """Many entries need a fine grid, which reaches less far: plan and card say how far."""
     x = np.ones((1000, 1000))
     x[0, 0] = 1e9
     space.source(x)
@@ -130,7 +142,9 @@ def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace
 @pytest.mark.parametrize("mechanism", ["analytic-gaussian", "udn"])
 @pytest.mark.parametrize("query", ["identity", "sum", "mean", "covariance"])
 @pytest.mark.parametrize("times", [10.0, 1e5])
-def test_outliers_keep_their_direction(space: Workspace, query: str, mechanism: str, times: float) -> None:
+def test_outliers_keep_their_direction(
+    space: Workspace, query: str, mechanism: str, times: float
+) -> None:
     """Records far outside the clip norm are shortened, not turned."""
     direction = np.array([8.0, 1.0, 1.0, 1.0]) / math.sqrt(67)
     space.source(np.tile(times * direction, (400, 1)), chunks=(100, 2))
@@ -138,24 +152,35 @@ def test_outliers_keep_their_direction(space: Workspace, query: str, mechanism: 
     found, std = space.values(), receipt.card.released.noise_std
     if query == "identity":
         found, std = found.mean(axis=0), std / 20
-    expected = {"sum": 400 * direction, "covariance": np.outer(direction, direction)}.get(query, direction)
+    expected = {"sum": 400 * direction, "covariance": np.outer(direction, direction)}.get(
+        query, direction
+    )
     near(found, expected, std)
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
 @pytest.mark.parametrize(
-    ("query", "unit"), [("sum", {"ranges": [0, 1]}), ("sum", {"l2_clip_norm": 1.0}), ("covariance", {"l2_clip_norm": 1.0})]
+    ("query", "unit"),
+    [
+        ("sum", {"ranges": [0, 1]}),
+        ("sum", {"l2_clip_norm": 1.0}),
+        ("covariance", {"l2_clip_norm": 1.0}),
+    ],
 )
 def test_rounding_a_hundred_thousand_records_does_not_show(
     space: Workspace, adjacency: str, query: str, unit: dict[str, Any]
 ) -> None:
-    """All of them are cut the same way: on the noise's own grid that would be many times the noise."""
+    """All are cut the same way: on the noise's own grid that would be many times the noise."""
     count = 100_000
     space.source(np.full((count, 2), 1.0), chunks=(25_000, 2))
     spec = space.spec(query=query, unit={"record_axis": 0, "adjacency": adjacency, **unit})
     plan = make_plan(parse_release_spec(spec))
     answers = plan.data.query.partial(  # type: ignore[attr-defined]
-        plan.source, plan.data.fitted, (slice(0, 2),) * len(plan.layout.shape), slice(0, count), None
+        plan.source,
+        plan.data.fitted,
+        (slice(0, 2),) * len(plan.layout.shape),
+        slice(0, count),
+        None,
     )
     bounded = np.full((count, 2), 1.0 if "ranges" in unit else math.sqrt(0.5))
     exact = bounded.sum(axis=0) if query == "sum" else bounded.T @ bounded
@@ -171,7 +196,12 @@ def test_a_one_dimensional_source_has_scalar_records(space: Workspace) -> None:
     space.source(x, chunks=(7,))
     receipt = space.release(unit={"record_axis": 0, "ranges": [-2, 2]}, privacy=LOUD)
     near(space.values(), np.clip(x, -2, 2), receipt.card.released.noise_std)
-    space.release(unit={"record_axis": 0, "ranges": [-2, 2]}, query="sum", privacy=LOUD, output={"url": f"{space.folder}/s"})
+    space.release(
+        unit={"record_axis": 0, "ranges": [-2, 2]},
+        query="sum",
+        privacy=LOUD,
+        output={"url": f"{space.folder}/s"},
+    )
     assert space.values("s").shape == (1,)
 
 
@@ -181,9 +211,15 @@ def test_integer_sources_and_missing_chunks_are_read_as_everywhere(space: Worksp
         x[:20] = 3
         space.source(x, chunks=(10, 4))  # all-fill chunks are not stored
         receipt = space.release(
-            unit={"record_axis": 0, "ranges": [0, 9]}, privacy=LOUD, output={"url": f"{space.folder}/{dtype.strip('>')}.zarr"}
+            unit={"record_axis": 0, "ranges": [0, 9]},
+            privacy=LOUD,
+            output={"url": f"{space.folder}/{dtype.strip('>')}.zarr"},
         )
-        near(space.values(f"{dtype.strip('>')}.zarr"), x.astype(float), receipt.card.released.noise_std)
+        near(
+            space.values(f"{dtype.strip('>')}.zarr"),
+            x.astype(float),
+            receipt.card.released.noise_std,
+        )
 
 
 @pytest.mark.parametrize("output_dtype", ["int32", "int64"])
@@ -213,38 +249,63 @@ SENSITIVITIES: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
     ("covariance", {"l2_clip_norm": 3.0}, {}, 9 * np.sqrt(2)),
     ("covariance", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 9.0),
     ("histogram", {}, {"edges": [[0.0, 1.0, 2.0]]}, np.sqrt(2)),
-    ("histogram", {"adjacency": "add-remove-one", "max_contributions": 3}, {"edges": [[0.0, 1.0, 2.0]]}, 3.0),
+    (
+        "histogram",
+        {"adjacency": "add-remove-one", "max_contributions": 3},
+        {"edges": [[0.0, 1.0, 2.0]]},
+        3.0,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "unit", "query", "wanted"), SENSITIVITIES)
-def test_sensitivities_are_those_of_the_table(name: str, unit: dict[str, Any], query: dict[str, Any], wanted: float) -> None:
+def test_sensitivities_are_those_of_the_table(
+    name: str, unit: dict[str, Any], query: dict[str, Any], wanted: float
+) -> None:
     section = QUERIES[name](name=name, **query)
-    built = build_query(section, UnitSection(**{"record_axis": 0, **unit}), (60, 8), CompositionSection())  # type: ignore[arg-type]
+    built = build_query(
+        section, UnitSection(**{"record_axis": 0, **unit}), (60, 8), CompositionSection()
+    )  # type: ignore[arg-type]
     assert built.body.radius == pytest.approx(wanted, rel=1e-12)
 
 
-def neighbours_reach(space: Workspace, query: str, unit: dict[str, Any], pairs: list[tuple[Any, Any]]) -> float:
-    """The furthest that exact answers of neighbours lie apart, in units of the recorded sensitivity."""
+def neighbours_reach(
+    space: Workspace, query: str, unit: dict[str, Any], pairs: list[tuple[Any, Any]]
+) -> float:
+    """The furthest that exact answers of neighbours lie apart, in units of the recorded
+    sensitivity.
+    """
     worst = 0.0
     for before, after in pairs:
         answers = []
         for x in (before, after):
             space.source(np.asarray(x, dtype=float))
-            spec = parse_release_spec(space.spec(query=query, unit=unit, output={"url": f"{space.folder}/never.zarr"}))
+            spec = parse_release_spec(
+                space.spec(query=query, unit=unit, output={"url": f"{space.folder}/never.zarr"})
+            )
             plan = make_plan(spec)
             query_, fitted = plan.data.query, plan.data.fitted
             records = slice(0, x.shape[0])
             box = tuple(slice(0, n) for n in query_.answer_shape)
             answers.append(fitted.answer(query_.partial(plan.source, fitted, box, records, None)))  # type: ignore[attr-defined]
-        grown = fitted.recipe.noise.entry_std / plan.data.calibrated.noise.entry_std  # to cover rounding
-        worst = max(worst, float(np.linalg.norm(answers[0] - answers[1])) / query_.body.radius / grown)
+        grown = (
+            fitted.recipe.noise.entry_std / plan.data.calibrated.noise.entry_std
+        )  # to cover rounding
+        worst = max(
+            worst, float(np.linalg.norm(answers[0] - answers[1])) / query_.body.radius / grown
+        )
     return worst
 
 
 def test_exact_answers_of_neighbours_never_pass_the_sensitivity(space: Workspace) -> None:
     base = people(20, 3)
-    hard = [np.full(3, 1e300), np.full(3, -1e300), [np.inf, -np.inf, np.nan], [1e-310, 5e-324, -1e-320], [1.0, 1.0, 1.0]]
+    hard = [
+        np.full(3, 1e300),
+        np.full(3, -1e300),
+        [np.inf, -np.inf, np.nan],
+        [1e-310, 5e-324, -1e-320],
+        [1.0, 1.0, 1.0],
+    ]
     pairs = []
     for first in hard:
         for second in hard:
@@ -265,19 +326,53 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unit": {"l2_clip_norm": 1.0}}, InvalidSensitivity, "unit.record_axis"),
     ({"unit": {"record_axis": 0}}, InvalidSensitivity, "exactly one"),
     ({"unit": {"record_axis": 0, "l2_clip_norm": -1.0}}, InvalidSensitivity, "l2_clip_norm=-1"),
-    ({"unit": {"record_axis": 0, "ranges": [[0, 1]] * 3}}, InvalidSensitivity, "3 ranges do not fit"),
-    ({"unit": {"record_axis": 0, "ranges": [1, 0]}}, InvalidSensitivity, "empty or unbounded"),
-    ({"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}}, InvalidSensitivity, "add-remove-one"),
     (
-        {"unit": {"record_axis": 0, "l2_clip_norm": 1, "adjacency": "add-remove-one"}, "query": "mean"},
+        {"unit": {"record_axis": 0, "ranges": [[0, 1]] * 3}},
+        InvalidSensitivity,
+        "3 ranges do not fit",
+    ),
+    ({"unit": {"record_axis": 0, "ranges": [1, 0]}}, InvalidSensitivity, "empty or unbounded"),
+    (
+        {"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}},
+        InvalidSensitivity,
+        "add-remove-one",
+    ),
+    (
+        {
+            "unit": {"record_axis": 0, "l2_clip_norm": 1, "adjacency": "add-remove-one"},
+            "query": "mean",
+        },
         InvalidSensitivity,
         "sum",
     ),
-    ({"unit": {"record_axis": 0, "ranges": [0, 1]}, "query": "covariance"}, InvalidSensitivity, "l2_clip_norm"),
-    ({"query": {"name": "histogram", "edges": [[1, 0]]}, "unit": {"record_axis": 0}}, InvalidSpec, "increasing"),
-    ({"query": {"name": "histogram", "edges": [[0, 1]], "columns": [9]}, "unit": {"record_axis": 0}}, InvalidSpec, "columns"),
-    ({"query": {"name": "declared", "l2_sensitivity": 1.0}}, InvalidSensitivity, "no records any more"),
-    ({"mechanism": {"name": "rank-one", "calibration": "paper"}}, InvalidMechanism, "not certified"),
+    (
+        {"unit": {"record_axis": 0, "ranges": [0, 1]}, "query": "covariance"},
+        InvalidSensitivity,
+        "l2_clip_norm",
+    ),
+    (
+        {"query": {"name": "histogram", "edges": [[1, 0]]}, "unit": {"record_axis": 0}},
+        InvalidSpec,
+        "increasing",
+    ),
+    (
+        {
+            "query": {"name": "histogram", "edges": [[0, 1]], "columns": [9]},
+            "unit": {"record_axis": 0},
+        },
+        InvalidSpec,
+        "columns",
+    ),
+    (
+        {"query": {"name": "declared", "l2_sensitivity": 1.0}},
+        InvalidSensitivity,
+        "no records any more",
+    ),
+    (
+        {"mechanism": {"name": "rank-one", "calibration": "paper"}},
+        InvalidMechanism,
+        "not certified",
+    ),
     ({"noise": {"output_dtype": "int32"}, "mechanism": "mgm"}, InvalidSpec, "one grid for all"),
     ({"composition": {"steps": 3}}, InvalidSpec, "declared"),
     ({"publish": {"chunks": [3]}}, InvalidSpec, "do not fit"),
@@ -288,7 +383,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "kind", "text"), REFUSED)
-def test_what_has_no_guarantee_is_refused(space: Workspace, changes: dict[str, Any], kind: type[Exception], text: str) -> None:
+def test_what_has_no_guarantee_is_refused(
+    space: Workspace, changes: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     space.source(people())
     with pytest.raises(kind, match=text):
         space.release(**changes)
@@ -298,19 +395,32 @@ def test_what_has_no_guarantee_is_refused(space: Workspace, changes: dict[str, A
 
 def test_an_uncertified_mechanism_is_released_only_at_the_callers_word(space: Workspace) -> None:
     space.source(people())
-    receipt = space.release(mechanism={"name": "rank-one", "calibration": "paper"}, accept_uncertified=True)
+    receipt = space.release(
+        mechanism={"name": "rank-one", "calibration": "paper"}, accept_uncertified=True
+    )
     assert receipt.card.guarantee.certified is False
     charged = space.spent()
-    assert charged > receipt.card.guarantee.claimed.epsilon  # the verified price, not the claimed one
+    assert (
+        charged > receipt.card.guarantee.claimed.epsilon
+    )  # the verified price, not the claimed one
 
 
 @pytest.mark.parametrize("mechanism", ["mvg", "udn"])
-def test_directions_from_a_dp_covariance_are_found_once_and_charged(space: Workspace, mechanism: str) -> None:
+def test_directions_from_a_dp_covariance_are_found_once_and_charged(
+    space: Workspace, mechanism: str
+) -> None:
     x = people(400, 6)
     x[:, 2] += 3 * np.random.default_rng(5).standard_normal(400)  # one strong direction
     space.source(x, chunks=(100, 3))
-    options: dict[str, Any] = {"allocation": "binary", "tau": 0.9, "chosen": [0]} if mechanism == "mvg" else {}
-    asked = {"name": mechanism, "axis": 1, "directions": {"from": "dp-covariance", "share": 0.2}, **options}
+    options: dict[str, Any] = (
+        {"allocation": "binary", "tau": 0.9, "chosen": [0]} if mechanism == "mvg" else {}
+    )
+    asked = {
+        "name": mechanism,
+        "axis": 1,
+        "directions": {"from": "dp-covariance", "share": 0.2},
+        **options,
+    }
     seen: list[Any] = []
 
     def watch(progress: Any) -> None:
@@ -319,7 +429,11 @@ def test_directions_from_a_dp_covariance_are_found_once_and_charged(space: Works
             seen.append(json.loads(space.ledger.settled(release, "directions") or ""))
             raise KeyboardInterrupt
 
-    changes: dict[str, Any] = {"mechanism": asked, "privacy": LOUD, "unit": {"record_axis": 0, "l2_clip_norm": 3.0}}
+    changes: dict[str, Any] = {
+        "mechanism": asked,
+        "privacy": LOUD,
+        "unit": {"record_axis": 0, "l2_clip_norm": 3.0},
+    }
     with pytest.raises(KeyboardInterrupt):
         space.release(on_progress=watch, **changes)
     charged = space.spent()

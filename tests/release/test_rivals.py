@@ -1,4 +1,6 @@
-"""Releases that get in each other's way: nothing of one ever ends up in the other, and no answer is public but uncharged."""
+"""Releases that get in each other's way: nothing of one ever ends up in the other, and no answer is
+public but uncharged.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,17 @@ import numpy as np
 import pytest
 import zarr
 
-from dpdask import cards, stages
 from dpdask.errors import InvalidSensitivity, LedgerError, ReleaseError, StoreError
-from dpdask.execute import driver
+from dpdask.execution import driver
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
-from dpdask.published import published_card, read_card, verify_release
-from dpdask.releasing import abort, abort_named, release, release_run, resume
+from dpdask.releases import build_card as cards
+from dpdask.releases import steps as stages
+from dpdask.releases.api import abort, abort_named, release, release_run, resume
+from dpdask.releases.verify import published_card, read_card, verify_release
 from dpdask.spec import parse_release_spec
-from dpdask.store import Place, Staging, place_at
-from dpdask.store.local import LocalPlace
+from dpdask.storage import Place, Staging, place_at
+from dpdask.storage.local import LocalPlace
 from tests.release.conftest import Workspace
 
 LOUD, QUIET = {"epsilon": 50.0, "delta": 1e-5}, {"epsilon": 0.1, "delta": 1e-5}
@@ -33,12 +36,14 @@ PATIENCE = 60
 
 
 def zeros(space: Workspace, rows: int = 32) -> None:
-    """A source on which little noise (epsilon 50) and much (epsilon 0.1) are told apart by the eye."""
+    """A source on which little noise (epsilon 50) and much (epsilon 0.1) look different."""
     space.source(np.zeros((rows, 64)), chunks=(2, 64))
 
 
 def is_quiet(values: Any) -> bool:
-    """Whether every tile of two rows has the noise of epsilon 0.1: a standard deviation of about 62, not of 0.3."""
+    """Whether every tile of two rows has the noise of epsilon 0.1: a standard deviation of about
+    62, not of 0.3.
+    """
     return all(30 < np.std(values[row : row + 2]) < 120 for row in range(0, len(values), 2))
 
 
@@ -67,14 +72,18 @@ def test_what_an_aborted_release_left_is_never_taken_up(space: Workspace) -> Non
     assert is_quiet(space.values())
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     assert space.left_behind() == ["out.zarr"]
-    assert not is_quiet(np.random.default_rng(0).normal(0, 0.3, (32, 64)))  # the eye sees the difference
+    assert not is_quiet(
+        np.random.default_rng(0).normal(0, 0.3, (32, 64))
+    )  # the eye sees the difference
 
 
 def test_an_aborted_driver_that_lives_on_does_not_touch_the_next_release(
     space: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zeros(space)
-    monkeypatch.setattr(driver, "_window", lambda _client: 1)  # so that it still has tiles to write when it wakes
+    monkeypatch.setattr(
+        driver, "_window", lambda _client: 1
+    )  # so that it still has tiles to write when it wakes
     stalled, awake, over = threading.Event(), threading.Event(), threading.Event()
     outcome: list[str] = []
 
@@ -107,11 +116,15 @@ def test_an_aborted_driver_that_lives_on_does_not_touch_the_next_release(
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     assert list(space.ledger.state("people").releases.values()) == ["burn", "commit"]
     assert space.left_behind() == ["out.zarr"]
-    assert dask.config.get("scheduler", None) is None  # two releases at once leave the process as it was
+    assert (
+        dask.config.get("scheduler", None) is None
+    )  # two releases at once leave the process as it was
 
 
 @pytest.mark.parametrize("url", ["memory://rivals/out.zarr", "{folder}/out.zarr"])
-def test_an_output_that_appears_while_a_release_prepares_is_refused_before_the_charge(space: Workspace, url: str) -> None:
+def test_an_output_that_appears_while_a_release_prepares_is_refused_before_the_charge(
+    space: Workspace, url: str
+) -> None:
     zeros(space)
     output = {"url": url.format(folder=space.folder)}
     loud, quiet = space.spec(privacy=LOUD, output=output), space.spec(privacy=QUIET, output=output)
@@ -138,7 +151,9 @@ def test_on_an_object_store_no_chunk_is_written_over_another(space: Workspace) -
     first, second = (Staging.of(plan.output, name) for name in ("a", "b"))
     block = np.ones((2, 64))
     first.put(plan.layout, (0, 0), block)
-    assert first.put(plan.layout, (0, 0), block) == first.put(plan.layout, (0, 0), block)  # a retry replays
+    assert first.put(plan.layout, (0, 0), block) == first.put(
+        plan.layout, (0, 0), block
+    )  # a retry replays
     assert second.put(plan.layout, (0, 0), 2 * block) is None
     with plan.output.viewed(plan.layout.key((0, 0))) as stored:
         assert stored is not None
@@ -158,7 +173,11 @@ def test_on_an_object_store_no_chunk_is_written_over_another(space: Workspace) -
     ],
 )
 def test_a_release_is_either_published_or_aborted(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch, url: str, moment: tuple[Any, str], published: bool
+    space: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    moment: tuple[Any, str],
+    published: bool,
 ) -> None:
     """An abort in the middle of a publication stops it, or comes too late; never both."""
     zeros(space)
@@ -188,7 +207,9 @@ def test_a_release_is_either_published_or_aborted(
         assert said == ["aborted"]
         with pytest.raises(StoreError, match="no published release"):
             read_card(spec["output"]["url"])
-    assert list(space.ledger.state("people").releases.values()) == ["commit" if published else "burn"]
+    assert list(space.ledger.state("people").releases.values()) == [
+        "commit" if published else "burn"
+    ]
     if url.startswith("memory"):
         place_at(url).delete()
     else:
@@ -206,16 +227,27 @@ def staging_of(spec: dict[str, Any]) -> Place:
 @pytest.fixture(params=["local", "memory"])
 def anywhere(request: pytest.FixtureRequest, space: Workspace) -> Iterator[dict[str, Any]]:
     """An output on a filesystem, or on what behaves like an object store."""
-    url = f"{space.folder}/out.zarr" if request.param == "local" else f"memory://rivals-{space.folder.name}/out.zarr"
+    url = (
+        f"{space.folder}/out.zarr"
+        if request.param == "local"
+        else f"memory://rivals-{space.folder.name}/out.zarr"
+    )
     zeros(space)
     yield {"url": url}
     for place in (place_at(url), place_at(url).beside(".dpdask-staging")):
         place.delete()
 
 
-def test_two_specs_never_share_a_claim(space: Workspace, anywhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One waits for the ledger, another takes its uncharged claim up: only one of them is charged under that name."""
-    loud, quiet = space.spec(privacy=LOUD, output=anywhere), space.spec(privacy=QUIET, output=anywhere)
+def test_two_specs_never_share_a_claim(
+    space: Workspace, anywhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits for the ledger, another takes its uncharged claim up: only one of them is charged
+    under that name.
+    """
+    loud, quiet = (
+        space.spec(privacy=LOUD, output=anywhere),
+        space.spec(privacy=QUIET, output=anywhere),
+    )
     reserve, taken = Ledger.reserve, []
 
     def overtaken(self: Ledger, *args: Any) -> Any:
@@ -231,7 +263,9 @@ def test_two_specs_never_share_a_claim(space: Workspace, anywhere: dict[str, Any
     assert steps(space) == ["commit"]
 
 
-def test_who_is_refused_leaves_the_other_ones_claim_alone(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_refused_leaves_the_other_ones_claim_alone(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zeros(space)
     loud, quiet = space.spec(privacy=LOUD), space.spec(privacy=QUIET)
     reserve, taken = Ledger.reserve, []
@@ -293,8 +327,12 @@ def test_a_live_driver_that_is_aborted_leaves_nothing_and_blocks_nobody(
     verify_release(anywhere["url"], ledger=space.ledger)
 
 
-def test_strays_of_an_aborted_driver_are_not_published(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an object store its late chunks can lie at keys that the next release, in larger chunks, never writes."""
+def test_strays_of_an_aborted_driver_are_not_published(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an object store its late chunks can lie at keys that the next release, in larger chunks,
+    never writes.
+    """
     zeros(space)
     monkeypatch.setattr(driver, "_window", lambda _client: 1)
     output = {"url": "memory://strays/out.zarr"}
@@ -306,7 +344,11 @@ def test_strays_of_an_aborted_driver_are_not_published(space: Workspace, monkeyp
         if progress.stage == "tiles" and progress.done and not said:
             said.append("")
             abort(loud)
-            for _ in range(20):  # tasks that are under way may still write; those that the driver submits later certainly do
+            for _ in range(
+                20
+                # tasks that are under way may still write; those that the driver submits later
+                # certainly do
+            ):
                 time.sleep(0.1)
                 place_at(output["url"]).delete()
             with contextlib.suppress(KeyboardInterrupt), release_run(quiet) as run:
@@ -324,7 +366,9 @@ def test_strays_of_an_aborted_driver_are_not_published(space: Workspace, monkeyp
     assert steps(space) == ["burn", "burn"]
 
 
-def test_late_metadata_never_replaces_what_is_published(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_metadata_never_replaces_what_is_published(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zeros(space)
     output = {"url": "memory://late/out.zarr"}
     loud = space.spec(privacy=LOUD, output=output)
@@ -383,7 +427,9 @@ def test_a_library_that_changed_before_the_end_does_not_change_the_card(
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
-def test_a_claim_of_a_killed_driver_does_not_own_what_appears_at_the_output(space: Workspace) -> None:
+def test_a_claim_of_a_killed_driver_does_not_own_what_appears_at_the_output(
+    space: Workspace,
+) -> None:
     zeros(space)
     spec = space.spec(output={"url": "memory://precious/out.zarr"})
     place = place_at("memory://precious/out.zarr")
@@ -457,7 +503,9 @@ def test_removing_a_claim_that_changed_hands_puts_it_back(tmp_path: Path) -> Non
     assert place.names() == set()
 
 
-def test_an_abort_that_was_cut_off_is_finished_by_the_next(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abort_that_was_cut_off_is_finished_by_the_next(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zeros(space)
     stopped_at(space.spec(), "verify")
     remove = shutil.rmtree
@@ -499,9 +547,13 @@ def test_a_release_is_aborted_by_its_name_alone(space: Workspace) -> None:
     assert space.left_behind() == []
 
 
-@pytest.mark.parametrize("query", ["sum", "covariance", {"name": "histogram", "edges": [[-1, 0, 1]]}])
+@pytest.mark.parametrize(
+    "query", ["sum", "covariance", {"name": "histogram", "edges": [[-1, 0, 1]]}]
+)
 def test_a_window_of_records_under_add_remove_one_is_refused(space: Workspace, query: Any) -> None:
-    """Take one record away and another one moves into the window: the answer changes by two records, not by one."""
+    """Take one record away and another one moves into the window: the answer changes by two
+    records, not by one.
+    """
     zeros(space)
     window = {"axis": 0, "start": 0, "stop": 4}
     asked = {

@@ -11,16 +11,16 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dpdask.errors import BudgetExceeded, ClusterError, InvalidMechanism
+from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
-from dpdask.noise.stream import ReleaseKey
 from dpdask.privacy import PrivacyBudget
-from dpdask.published import verify_release
-from dpdask.releasing import release, resume
+from dpdask.releases.api import release, resume
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import Workspace, people
 
 
 def test_rule_1_claimed_is_not_verified(space: Workspace) -> None:
-    """Only certified mechanisms are released by default; the ledger charges the verified profile."""
+    """Only certified mechanisms are released by default; the verified profile is charged."""
     space.source(people())
     paper = {"name": "rank-one", "calibration": "paper"}
     with pytest.raises(InvalidMechanism, match="not certified"):
@@ -29,7 +29,12 @@ def test_rule_1_claimed_is_not_verified(space: Workspace) -> None:
     assert 0 <= space.spent() < 0.01
     space.ledger.open_dataset("study", PrivacyBudget(epsilon=1e6, delta=0.1))
     budget = {"dataset": "study", "ledger": space.ledger_url, "array_in_other_dataset": True}
-    space.release(mechanism=paper, accept_uncertified=True, output={"url": f"{space.folder}/b.zarr"}, budget=budget)
+    space.release(
+        mechanism=paper,
+        accept_uncertified=True,
+        output={"url": f"{space.folder}/b.zarr"},
+        budget=budget,
+    )
     assert space.ledger.state("study").spent_epsilon > 1.0  # claims epsilon 1, costs far more
 
 
@@ -39,7 +44,11 @@ def test_rule_2_charge_before_the_first_noisy_byte_leaves_a_task(space: Workspac
 
     def watch(progress: Any) -> None:
         state = space.ledger.state("people")
-        staged = sum("release.json" not in files for _, _, files in os.walk(space.folder / "out.zarr.dpdask-staging") if files)
+        staged = sum(
+            "release.json" not in files
+            for _, _, files in os.walk(space.folder / "out.zarr.dpdask-staging")
+            if files
+        )
         seen.setdefault(progress.stage, (list(state.releases.values()), staged))
 
     space.release(on_progress=watch)
@@ -57,7 +66,7 @@ def test_rule_3_a_retry_replays(space: Workspace) -> None:
 
 
 def test_rule_4_one_task_owns_one_write_unit(space: Workspace) -> None:
-    """Misaligned chunks and shards: every unit is written once, by one task, and reads back right."""
+    """Misaligned chunks and shards: each is written once, by one task, and reads back right."""
     x = people(70, 9)
     space.source(x, chunks=(11, 4))
     loud = {"epsilon": 9e4, "delta": 1e-2}
@@ -68,7 +77,9 @@ def test_rule_4_one_task_owns_one_write_unit(space: Workspace) -> None:
         compute={"threads": 3, "task_size": 1},
     )
     assert receipt.card.manifest is not None
-    assert receipt.card.manifest.objects == 3 * 2 + 3  # and the metadata of the array and of two groups
+    assert (
+        receipt.card.manifest.objects == 3 * 2 + 3
+    )  # and the metadata of the array and of two groups
     assert np.max(np.abs(space.values() - x)) < 0.1
 
 
@@ -131,7 +142,9 @@ def test_rule_8_secrets_are_arguments_never_fields(space: Workspace) -> None:
     """Printed forms are redacted and pickling by accident is refused; see also test_canary.py."""
     key = ReleaseKey(bytes(range(32)))
     assert "redacted" in f"{key} {key!r} {key.travelling()!r}"
-    assert not any("key" in name for name in type(space.release(**_small(space))).__dataclass_fields__)
+    assert not any(
+        "key" in name for name in type(space.release(**_small(space))).__dataclass_fields__
+    )
     import pickle
 
     with pytest.raises(TypeError, match="travelling"):
@@ -145,13 +158,19 @@ def _small(space: Workspace) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_rule_9_trust_boundary(space: Workspace) -> None:
-    """A cluster that does not encrypt, or may spill, is refused unless the spec says otherwise in so many words."""
+    """A cluster that does not encrypt, or may spill, is refused unless the spec says otherwise in
+    so many words.
+    """
     space.source(people())
     with pytest.raises(ClusterError, match="does not encrypt"):
         space.release(compute={"cluster": "tcp://192.0.2.1:8786"})
     with (
-        dask.config.set({"distributed.worker.memory.spill": 0.7, "distributed.worker.memory.target": 0.6}),
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        dask.config.set(
+            {"distributed.worker.memory.spill": 0.7, "distributed.worker.memory.target": 0.6}
+        ),
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
         pytest.raises(ClusterError, match="spill"),
     ):
@@ -162,10 +181,17 @@ def test_rule_9_trust_boundary(space: Workspace) -> None:
 
 @pytest.mark.slow
 def test_rule_9_holds_for_workers_that_join_later(space: Workspace) -> None:
-    """A spilling worker that joins a sound cluster after the checks gets no data: its tasks refuse to run."""
+    """A spilling worker that joins a sound cluster after the checks gets no data: its tasks refuse
+    to run.
+    """
     space.source(people(64, 8), chunks=(4, 8))
     spills = {"distributed.worker.memory.spill": 0.7, "distributed.worker.memory.target": 0.6}
-    local = {"threads_per_worker": 1, "processes": True, "dashboard_address": None, "security": True}
+    local = {
+        "threads_per_worker": 1,
+        "processes": True,
+        "dashboard_address": None,
+        "security": True,
+    }
     with (
         dask.config.set(dict.fromkeys(spills, False)),
         LocalCluster(n_workers=1, **local) as cluster,
@@ -182,7 +208,11 @@ def test_rule_9_holds_for_workers_that_join_later(space: Workspace) -> None:
 
         with pytest.raises(ClusterError, match="spill"):
             release(space.spec(), client=client, on_progress=join)
-    staged = [path.name for path in (space.folder / "out.zarr.dpdask-staging").rglob("*") if path.is_file()]
+    staged = [
+        path.name
+        for path in (space.folder / "out.zarr.dpdask-staging").rglob("*")
+        if path.is_file()
+    ]
     assert staged == ["release.json"]
     resume(space.spec())
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
@@ -194,7 +224,9 @@ def test_a_client_of_the_callers_own_is_used(space: Workspace) -> None:
     quiet = {"distributed.worker.memory.spill": False, "distributed.worker.memory.target": False}
     with (
         dask.config.set(quiet),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, security=True) as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, security=True
+        ) as cluster,
         Client(cluster) as client,
     ):
         release(space.spec(), client=client)
@@ -209,7 +241,8 @@ def test_a_dataset_with_total_epsilon_2_refuses_what_would_pass_it(space: Worksp
     budget = {"dataset": "two", "ledger": space.ledger_url}
     with pytest.raises(BudgetExceeded, match="of 2 at delta"):
         release(
-            space.spec(budget=budget, privacy={"epsilon": 2.5, "delta": 1e-5}), on_progress=lambda p: stages.append(p.stage)
+            space.spec(budget=budget, privacy={"epsilon": 2.5, "delta": 1e-5}),
+            on_progress=lambda p: stages.append(p.stage),
         )
     assert stages == []
     release(space.spec(budget=budget, privacy={"epsilon": 1.9, "delta": 1e-5}))

@@ -1,4 +1,6 @@
-"""Worker counts, task sizes and source chunkings never change a byte; another key, tile or release changes all."""
+"""Worker counts, task sizes and source chunkings never change a byte; another key, tile or release
+changes all.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from tests.release.conftest import Workspace, people, staged_bytes
 
 QUERIES: dict[str, dict[str, Any]] = {
     "identity": {"publish": {"chunks": [16, 3]}},
-    "ranges": {"unit": {"record_axis": 0, "ranges": [[-0.1, 0.1 * (i + 1)] for i in range(8)]}, "publish": {"chunks": [16, 3]}},
+    "ranges": {
+        "unit": {"record_axis": 0, "ranges": [[-0.1, 0.1 * (i + 1)] for i in range(8)]},
+        "publish": {"chunks": [16, 3]},
+    },
     "low-rank": {
         "mechanism": {
             "name": "imgm",
@@ -24,7 +29,11 @@ QUERIES: dict[str, dict[str, Any]] = {
         },
         "publish": {"chunks": [16, 3]},
     },
-    "rank-one": {"mechanism": "rank-one", "accept_uncertified": True, "publish": {"chunks": [16, 3]}},
+    "rank-one": {
+        "mechanism": "rank-one",
+        "accept_uncertified": True,
+        "publish": {"chunks": [16, 3]},
+    },
     "sum": {"query": "sum", "publish": {"chunks": [3]}},
     "mean": {"query": "mean", "unit": {"record_axis": 0, "ranges": [-1, 1]}},
     "covariance": {"query": "covariance", "publish": {"chunks": [3, 3]}},
@@ -38,7 +47,9 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_task_sizes_threads_and_source_chunkings_never_change_a_byte(space: Workspace, name: str) -> None:
+def test_task_sizes_threads_and_source_chunkings_never_change_a_byte(
+    space: Workspace, name: str
+) -> None:
     x = people(70, 8) * 3
     made = []
     for chunks, compute in [
@@ -76,7 +87,9 @@ def test_another_fingerprint_is_other_noise(space: Workspace) -> None:
     assert len(set(first.values())) == len(first)  # every tile its own
 
 
-def test_the_fingerprint_knows_source_spec_and_dataset_but_not_the_cluster(space: Workspace) -> None:
+def test_the_fingerprint_knows_source_spec_and_dataset_but_not_the_cluster(
+    space: Workspace,
+) -> None:
     def fingerprint(**changes: Any) -> str:
         return make_plan(parse_release_spec(space.spec(**changes))).fingerprint
 

@@ -1,4 +1,6 @@
-"""Signed releases: a reader with the curator's public key and nothing else finds what was changed, and who signed."""
+"""Signed releases: a reader with the curator's public key and nothing else finds what was changed,
+and who signed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdask.cli import main
 from dpdask.errors import InvalidKey, VerificationFailed
 from dpdask.ledger import LedgerHead
-from dpdask.published import read_card, verify_release
+from dpdask.releases.verify import read_card, verify_release
 from dpdask.signing import (
     PublicKey,
     SignatureFacts,
@@ -110,8 +112,12 @@ def test_another_curators_key_is_named_with_the_signers(space: Workspace, curato
     assert str(read_card(url).signed_by) in line
 
 
-def test_a_release_rewritten_as_a_whole_verifies_alone_but_not_by_the_key(space: Workspace, curator: Path) -> None:
-    """Without a key and without the ledger, chunks and card that were changed together agree with each other."""
+def test_a_release_rewritten_as_a_whole_verifies_alone_but_not_by_the_key(
+    space: Workspace, curator: Path
+) -> None:
+    """Without a key and without the ledger, chunks and card that were changed together agree with
+    each other.
+    """
     url = released(space)
     first, *_, last = sorted(Path(url, "data").glob("c.*"))
     first.write_bytes(last.read_bytes())
@@ -124,8 +130,10 @@ def test_a_release_rewritten_as_a_whole_verifies_alone_but_not_by_the_key(space:
     assert "unsigned" in fails(url, curator / "curator.key.pub")
 
 
-def test_a_forger_who_signs_anew_is_not_trusted(space: Workspace, curator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can sign a release of their own; the public key on it says nothing about whose it is."""
+def test_a_forger_who_signs_anew_is_not_trusted(
+    space: Workspace, curator: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody can sign a release of their own; its public key does not say whose it is."""
     create_key(curator / "forger.key")
     monkeypatch.setenv("DPDASK_SIGNING_KEY", str(curator / "forger.key"))
     url = released(space)
@@ -134,7 +142,9 @@ def test_a_forger_who_signs_anew_is_not_trusted(space: Workspace, curator: Path,
     curators = PublicKey(Ed25519PrivateKey.generate().public_key().public_bytes_raw())
 
     def pretend(attributes: dict[str, Any]) -> None:
-        attributes["dp_signature"].update(public_key=curators.base64, fingerprint=fingerprint(curators))
+        attributes["dp_signature"].update(
+            public_key=curators.base64, fingerprint=fingerprint(curators)
+        )
         attributes["dp"]["signed_by"] = fingerprint(curators)
 
     edited(url, pretend)
@@ -177,7 +187,9 @@ def test_a_trust_that_is_not_a_public_key_is_a_mistake(space: Workspace, curator
         assert result.stderr.count("\n") == 1
 
 
-def test_show_says_who_signed(space: Workspace, curator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_says_who_signed(
+    space: Workspace, curator: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = released(space)
     shown = CliRunner().invoke(main, ["show", url]).stdout
     assert "signed by" in shown
@@ -186,7 +198,9 @@ def test_show_says_who_signed(space: Workspace, curator: Path, monkeypatch: pyte
     assert "unsigned" in CliRunner().invoke(main, ["show", url]).stdout
 
 
-def test_a_key_that_cannot_be_used_is_refused_before_the_charge(space: Workspace, curator: Path) -> None:
+def test_a_key_that_cannot_be_used_is_refused_before_the_charge(
+    space: Workspace, curator: Path
+) -> None:
     (curator / "curator.key").chmod(0o644)
     with pytest.raises(InvalidKey, match="chmod 600"):
         released(space)
@@ -206,15 +220,22 @@ def test_the_private_key_is_nowhere_but_in_its_file(space: Workspace, curator: P
 
 def test_a_signed_head_can_be_anchored_elsewhere(space: Workspace, curator: Path) -> None:
     released(space)
-    result = CliRunner().invoke(main, ["ledger", "head", "people", "--sign", "--ledger", space.ledger_url])
+    result = CliRunner().invoke(
+        main, ["ledger", "head", "people", "--sign", "--ledger", space.ledger_url]
+    )
     assert result.exit_code == 0, result.output
     [head] = json.loads(result.stdout)["heads"]
     signature = SignatureFacts.from_dict(head["signature"])
     statement = head_statement(head["dataset"], head["sequence"], head["hash"], head["at"])
     check_statement(signature, statement, read_public_key(curator / "curator.key.pub"))
-    assert space.ledger.contains("people", LedgerHead(head["dataset"], head["sequence"], head["hash"]))
+    assert space.ledger.contains(
+        "people", LedgerHead(head["dataset"], head["sequence"], head["hash"])
+    )
     with pytest.raises(VerificationFailed, match="does not fit"):
-        check_statement(signature, head_statement(head["dataset"], head["sequence"] + 1, head["hash"], head["at"]))
+        check_statement(
+            signature,
+            head_statement(head["dataset"], head["sequence"] + 1, head["hash"], head["at"]),
+        )
 
 
 def test_a_head_is_not_signed_without_a_key(space: Workspace, nobody: None) -> None:

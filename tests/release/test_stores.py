@@ -22,17 +22,19 @@ import zarr
 
 import dpdask
 from dpdask.errors import StoreError, VerificationFailed
-from dpdask.metadata import json_schema
-from dpdask.published import open_release, read_card, verify_release
-from dpdask.releasing import release, resume
-from dpdask.store import LocalPlace, place_at, release_under_way
+from dpdask.releases.api import release, resume
+from dpdask.releases.card import json_schema
+from dpdask.releases.verify import open_release, read_card, verify_release
+from dpdask.storage import LocalPlace, place_at, release_under_way
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
 
 
-@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"dtype": ">f4"}, {"order": "F", "compressors": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"compressors": None}, {"dtype": ">f4"}, {"order": "F", "compressors": None}]
+)
 def test_zarr_v2_sources_are_read(space: Workspace, options: dict[str, Any]) -> None:
     x = people().astype(options.get("dtype", "f8"))
     array = zarr.create_array(
@@ -61,13 +63,18 @@ def test_zip_files_and_file_urls_are_read(space: Workspace) -> None:
             break
         space = Workspace(space.folder)
     with pytest.raises(StoreError, match="for reading only"):
-        space.release(unit=unit, source={"url": url, "array": "x"}, output={"url": f"{space.folder}/out.zip"})
+        space.release(
+            unit=unit, source={"url": url, "array": "x"}, output={"url": f"{space.folder}/out.zip"}
+        )
 
 
 def test_memory_is_read_and_written_in_this_process_only(space: Workspace) -> None:
     x = people()
     zarr.create_array("memory://dpdask-source", name="x", data=x, chunks=(20, 8), overwrite=True)
-    where = {"source": {"url": "memory://dpdask-source", "array": "x"}, "output": {"url": "memory://dpdask-out"}}
+    where = {
+        "source": {"url": "memory://dpdask-source", "array": "x"},
+        "output": {"url": "memory://dpdask-out"},
+    }
     try:
         with pytest.raises(StoreError, match="workers: 1"):
             space.release(compute={"workers": 2, "threads": 1}, **where)
@@ -86,7 +93,11 @@ def s3() -> Iterator[dict[str, Any]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
-        [sys.executable, "-c", f"from moto.server import main; main(['-p', '{port}', '-H', '127.0.0.1'])"],
+        [
+            sys.executable,
+            "-c",
+            f"from moto.server import main; main(['-p', '{port}', '-H', '127.0.0.1'])",
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -116,16 +127,25 @@ def s3() -> Iterator[dict[str, Any]]:
     server.kill()
 
 
-def test_s3_is_read_and_written_with_the_root_metadata_last(space: Workspace, s3: dict[str, Any]) -> None:
+def test_s3_is_read_and_written_with_the_root_metadata_last(
+    space: Workspace, s3: dict[str, Any]
+) -> None:
     from obstore.store import from_url
     from zarr.storage import ObjectStore
 
     from dpdask.spec.release import SourceSection
 
     options = SourceSection(url="s3://bucket/source", options=s3).options  # type: ignore[arg-type]
-    plain = {"endpoint": s3["endpoint"], "region": "us-east-1", "access_key_id": "test", "secret_access_key": "x"}
+    plain = {
+        "endpoint": s3["endpoint"],
+        "region": "us-east-1",
+        "access_key_id": "test",
+        "secret_access_key": "x",
+    }
     x = people(64, 8)
-    store = ObjectStore(from_url("s3://bucket/source", config=plain, client_options={"allow_http": True}))  # type: ignore[arg-type]
+    store = ObjectStore(
+        from_url("s3://bucket/source", config=plain, client_options={"allow_http": True})
+    )  # type: ignore[arg-type]
     zarr.create_array(store, name="x", data=x, chunks=(16, 8), overwrite=True)
     where: dict[str, Any] = {
         "source": {"url": "s3://bucket/source", "array": "x", "options": s3},
@@ -176,8 +196,12 @@ def test_the_output_opens_cleanly_in_xarray_and_zarr(space: Workspace) -> None:
         attributes={"units": "kWh", "secret_note": "mean 0.2"},
         fill_value=0,
     )
-    zarr.create_array(space.folder / "source.zarr", name="day", data=np.arange(8), dimension_names=("day",))
-    zarr.create_array(space.folder / "source.zarr", name="income", data=x[:, 0], dimension_names=("person",))
+    zarr.create_array(
+        space.folder / "source.zarr", name="day", data=np.arange(8), dimension_names=("day",)
+    )
+    zarr.create_array(
+        space.folder / "source.zarr", name="income", data=x[:, 0], dimension_names=("person",)
+    )
     space.release(publish={"attributes": ["units"], "coordinates": ["day"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -201,7 +225,9 @@ def test_every_chunk_is_stored_even_if_all_fill(space: Workspace) -> None:
     receipt = space.release(noise={"output_dtype": "int32"}, publish={"codec": "zstd"})
     assert len(list((space.folder / "out.zarr" / "data").glob("c.*"))) == 32
     assert receipt.card.manifest is not None
-    assert receipt.card.manifest.objects == 32 + 3  # and the metadata of the array and of two groups
+    assert (
+        receipt.card.manifest.objects == 32 + 3
+    )  # and the metadata of the array and of two groups
 
 
 def test_verify_finds_damage(space: Workspace) -> None:
@@ -229,16 +255,24 @@ def change_card(space: Workspace, change: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda card: card["guarantee"]["verified"].update(epsilon_at_delta=0.1), "does not follow"),
+        (
+            lambda card: card["guarantee"]["verified"].update(epsilon_at_delta=0.1),
+            "does not follow",
+        ),
         (lambda card: card["guarantee"]["claimed"].update(epsilon=0.5), "does not follow"),
         (lambda card: card["guarantee"].update(certified=False), "verdict"),
         (lambda card: card["noise"]["configuration"].update(sigma=0.1), "noise level"),
-        (lambda card: card["sensitivity"]["body"]["configuration"].update(l2=9.0), "not that of its body"),
+        (
+            lambda card: card["sensitivity"]["body"]["configuration"].update(l2=9.0),
+            "not that of its body",
+        ),
         (lambda card: card.update(extra=1), "schema at extra"),
         (lambda card: card.update(release="0" * 64), "does not know"),
     ],
 )
-def test_verify_finds_a_card_that_contradicts_itself(space: Workspace, change: Any, text: str) -> None:
+def test_verify_finds_a_card_that_contradicts_itself(
+    space: Workspace, change: Any, text: str
+) -> None:
     space.source(people(64, 8), chunks=(16, 8))
     space.release()
     change_card(space, change)
@@ -282,7 +316,9 @@ def test_show_reads_the_card_of_any_release(space: Workspace) -> None:
         read_card(str(space.folder / "other.zarr"))
 
 
-def test_without_xarray_a_release_opens_as_zarr_with_its_card(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_xarray_a_release_opens_as_zarr_with_its_card(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     space.source(people(64, 8), chunks=(16, 8))
     receipt = space.release()
     monkeypatch.setitem(sys.modules, "xarray", None)
@@ -291,12 +327,22 @@ def test_without_xarray_a_release_opens_as_zarr_with_its_card(space: Workspace, 
     assert card == receipt.card
 
 
-@pytest.mark.parametrize("mechanism", ["analytic-gaussian", "imgm", "mgm", "rank-one", "directional"])
-def test_verify_recomputes_the_guarantee_of_every_noise_shape(space: Workspace, mechanism: str) -> None:
+@pytest.mark.parametrize(
+    "mechanism", ["analytic-gaussian", "imgm", "mgm", "rank-one", "directional"]
+)
+def test_verify_recomputes_the_guarantee_of_every_noise_shape(
+    space: Workspace, mechanism: str
+) -> None:
     space.source(people(30, 8), chunks=(16, 8))
-    unit = {"record_axis": 0, "ranges": [-1, 1]} if mechanism == "directional" else {"record_axis": 0, "l2_clip_norm": 1.0}
+    unit = (
+        {"record_axis": 0, "ranges": [-1, 1]}
+        if mechanism == "directional"
+        else {"record_axis": 0, "l2_clip_norm": 1.0}
+    )
     asked: Any = (
-        mechanism if mechanism != "imgm" else {"name": "imgm", "factors": ["identity", {"diagonal": [1.0] * 7 + [2.0]}]}
+        mechanism
+        if mechanism != "imgm"
+        else {"name": "imgm", "factors": ["identity", {"diagonal": [1.0] * 7 + [2.0]}]}
     )
     space.release(mechanism=asked, unit=unit, accept_uncertified=mechanism == "rank-one")
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)

@@ -1,4 +1,6 @@
-"""`dpdask verify` on a published release that somebody changed: every kind is found, in one line, with the right reason."""
+"""`dpdask verify` on a published release that somebody changed: every kind is found, in one line,
+with the right reason.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from click.testing import CliRunner
 from dpdask.cli import main
 from dpdask.privacy import PrivacyBudget
 from dpdask.signing import create_key, read_signing_key, sign_statement
-from dpdask.store import MANIFEST_ARRAY, ROOT
+from dpdask.storage import MANIFEST_ARRAY, ROOT
 from tests.release.conftest import Workspace
 from tests.support.forging import edit_card, edit_chunk, edit_json, reseal
 
@@ -38,8 +40,16 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
         _back_up(space.folder / "ledger.db", space.folder / "before.db")
         group = zarr.open_group(space.folder / "source.zarr", mode="w")
         values = np.random.default_rng(3).standard_normal((48, 12))
-        group.create_array("x", data=values, chunks=(12, 12), dimension_names=("person", "day"), attributes={"units": "kWh"})
-        group.create_array("day", data=np.arange(12), dimension_names=("day",), attributes={"units": "days"})
+        group.create_array(
+            "x",
+            data=values,
+            chunks=(12, 12),
+            dimension_names=("person", "day"),
+            attributes={"units": "kWh"},
+        )
+        group.create_array(
+            "day", data=np.arange(12), dimension_names=("day",), attributes={"units": "days"}
+        )
         dense = np.eye(12) + 0.1 * np.ones((12, 12))
         space.release(
             mechanism={"name": "imgm", "factors": ["identity", {"dense": dense.tolist()}]},
@@ -74,7 +84,9 @@ def _linked(group: Path) -> None:
 
 
 def _attribute(name: str, value: Any) -> Tamper:
-    return lambda group: edit_json(group / "data" / ROOT, lambda document: document["attributes"].update({name: value}))
+    return lambda group: edit_json(
+        group / "data" / ROOT, lambda document: document["attributes"].update({name: value})
+    )
 
 
 def _new_array(group: Path) -> None:
@@ -88,7 +100,11 @@ def _promise(card: dict[str, Any]) -> None:
 def _spelled_twice(group: Path) -> None:
     """Attributes that are there twice: readers differ in which they take."""
     text = (group / ROOT).read_text()
-    (group / ROOT).write_text(text.replace('{\n  "attributes"', '{\n  "attributes": {"dp:epsilon": 0.01},\n  "attributes"', 1))
+    (group / ROOT).write_text(
+        text.replace(
+            '{\n  "attributes"', '{\n  "attributes": {"dp:epsilon": 0.01},\n  "attributes"', 1
+        )
+    )
 
 
 def _manifest_line(group: Path) -> None:
@@ -101,8 +117,13 @@ def _quieter(group: Path) -> None:
     """Noise of half the size on a card that otherwise agrees with itself."""
     [factor] = (group / "dp_release").glob("noise_*matrix/c/0/0")
     factor.write_bytes((np.frombuffer(factor.read_bytes(), np.float64) / 2).tobytes())
-    edit_card(group, lambda card: card["released"].update(noise_std=card["released"]["noise_std"] / 2))
-    edit_json(group / "data" / ROOT, lambda d: d["attributes"].update({"dp:noise_std": d["attributes"]["dp:noise_std"] / 2}))
+    edit_card(
+        group, lambda card: card["released"].update(noise_std=card["released"]["noise_std"] / 2)
+    )
+    edit_json(
+        group / "data" / ROOT,
+        lambda d: d["attributes"].update({"dp:noise_std": d["attributes"]["dp:noise_std"] / 2}),
+    )
     reseal(group)
 
 
@@ -114,7 +135,7 @@ def _forged(group: Path) -> None:
 
 def _signed_anew(group: Path) -> None:
     """The same, signed by a key of the forger's own."""
-    from dpdask.published import card_statement, read_card
+    from dpdask.releases.verify import card_statement, read_card
     from dpdask.signing import fingerprint
 
     path = group.parent / "forger.key"
@@ -143,40 +164,87 @@ TRUST = ("--trust",)
 
 KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
     ("a bit of a chunk", _flip, ALONE, r"'data/c.1.0' was changed"),
-    ("values of a chunk, with its checksum", lambda g: edit_chunk(g / "data/c.2.0"), ALONE, r"'data/c.2.0' was changed"),
-    ("a chunk cut short", lambda g: os.truncate(g / "data/c.3.0", 90), ALONE, r"'data/c.3.0' was changed"),
+    (
+        "values of a chunk, with its checksum",
+        lambda g: edit_chunk(g / "data/c.2.0"),
+        ALONE,
+        r"'data/c.2.0' was changed",
+    ),
+    (
+        "a chunk cut short",
+        lambda g: os.truncate(g / "data/c.3.0", 90),
+        ALONE,
+        r"'data/c.3.0' was changed",
+    ),
     ("a chunk removed", lambda g: (g / "data/c.3.0").unlink(), ALONE, r"'data/c.3.0' is missing"),
     ("a link in place of a chunk", _linked, ALONE, r"'data/c.2.0' is a link or not a plain file"),
-    ("a link to nothing", lambda g: (g / "data/c.8.0").symlink_to("/nonexistent"), ALONE, r"'data/c.8.0' is stored beside"),
+    (
+        "a link to nothing",
+        lambda g: (g / "data/c.8.0").symlink_to("/nonexistent"),
+        ALONE,
+        r"'data/c.8.0' is stored beside",
+    ),
     ("two chunks swapped", _swap, ALONE, r"'data/c.0.0' was changed"),
-    ("a chunk added", lambda g: shutil.copy(g / "data/c.0.0", g / "data/c.9.0"), ALONE, r"'data/c.9.0' is stored beside"),
+    (
+        "a chunk added",
+        lambda g: shutil.copy(g / "data/c.0.0", g / "data/c.9.0"),
+        ALONE,
+        r"'data/c.9.0' is stored beside",
+    ),
     ("an array added", _new_array, ALONE, r"'extra/.*' is stored beside"),
     ("the array's scale", _attribute("scale_factor", 2.0), ALONE, r"'data/zarr.json' was changed"),
     ("the array's epsilon", _attribute("dp:epsilon", 0.01), ALONE, r"'data/zarr.json' was changed"),
     (
         "the array's dimensions",
-        lambda g: edit_json(g / "data" / ROOT, lambda d: d.update(dimension_names=["day", "person"])),
+        lambda g: edit_json(
+            g / "data" / ROOT, lambda d: d.update(dimension_names=["day", "person"])
+        ),
         ALONE,
         r"'data/zarr.json' was changed",
     ),
-    ("the card's epsilon", lambda g: edit_card(g, _promise), ALONE, r"'zarr.json' of the group, which holds the card"),
-    ("a second spelling of the card", _spelled_twice, ALONE, r"'zarr.json' of the group, which holds the card"),
-    ("a field of the card", lambda g: edit_card(g, lambda c: c.pop("noise")), ALONE, r"breaks its schema at noise"),
+    (
+        "the card's epsilon",
+        lambda g: edit_card(g, _promise),
+        ALONE,
+        r"'zarr.json' of the group, which holds the card",
+    ),
+    (
+        "a second spelling of the card",
+        _spelled_twice,
+        ALONE,
+        r"'zarr.json' of the group, which holds the card",
+    ),
+    (
+        "a field of the card",
+        lambda g: edit_card(g, lambda c: c.pop("noise")),
+        ALONE,
+        r"breaks its schema at noise",
+    ),
     (
         "an attribute of the group",
-        lambda g: edit_json(g / ROOT, lambda d: d["attributes"].update(title="certified by nobody")),
+        lambda g: edit_json(
+            g / ROOT, lambda d: d["attributes"].update(title="certified by nobody")
+        ),
         ALONE,
         r"'zarr.json' of the group",
     ),
     (
         "the group's copy of the metadata",
         lambda g: edit_json(
-            g / ROOT, lambda d: d["consolidated_metadata"]["metadata"]["data"]["attributes"].update(units="MWh")
+            g / ROOT,
+            lambda d: d["consolidated_metadata"]["metadata"]["data"]["attributes"].update(
+                units="MWh"
+            ),
         ),
         ALONE,
         r"'zarr.json' of the group",
     ),
-    ("a coordinate", lambda g: (g / "day/c/0").write_bytes(np.arange(1, 13).tobytes()), ALONE, r"'day/c/0' was changed"),
+    (
+        "a coordinate",
+        lambda g: (g / "day/c/0").write_bytes(np.arange(1, 13).tobytes()),
+        ALONE,
+        r"'day/c/0' was changed",
+    ),
     (
         "a coordinate's units",
         lambda g: edit_json(g / "day" / ROOT, lambda d: d["attributes"].update(units="hours")),
@@ -190,7 +258,12 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
         r"'dp_release/noise_.*matrix/c/0/0' was changed",
     ),
     ("a line of the manifest", _manifest_line, ALONE, r"the manifest is not the one on the card"),
-    ("the manifest removed", lambda g: shutil.rmtree(g / MANIFEST_ARRAY), ALONE, r"the manifest is not the one on the card"),
+    (
+        "the manifest removed",
+        lambda g: shutil.rmtree(g / MANIFEST_ARRAY),
+        ALONE,
+        r"the manifest is not the one on the card",
+    ),
     (
         "the manifest's metadata",
         lambda g: edit_json(g / MANIFEST_ARRAY / ROOT, lambda d: d.update(shape=[1])),
@@ -204,24 +277,52 @@ KINDS: list[tuple[str, Tamper, tuple[str, ...], str]] = [
         ALONE,
         r"do not follow",
     ),
-    ("everything, to agree with itself, for the ledger", _forged, LEDGER, r"the ledger committed another card"),
-    ("everything, to agree with itself, for the signature", _forged, ALONE, r"signature does not fit"),
-    ("everything, signed by another key", _signed_anew, TRUST, r"signed by ed25519:\w+, not by the trusted ed25519:"),
+    (
+        "everything, to agree with itself, for the ledger",
+        _forged,
+        LEDGER,
+        r"the ledger committed another card",
+    ),
+    (
+        "everything, to agree with itself, for the signature",
+        _forged,
+        ALONE,
+        r"signature does not fit",
+    ),
+    (
+        "everything, signed by another key",
+        _signed_anew,
+        TRUST,
+        r"signed by ed25519:\w+, not by the trusted ed25519:",
+    ),
     ("the signature removed", _unsigned, ALONE, r"do not belong together"),
     ("the signature and its mention removed", _never_signed, TRUST, r"the release is unsigned"),
 ]
 
 
 def _verify(
-    space: Workspace, group: Path, how: tuple[str, ...], ledger: str = "ledger.db", key: str = "curator.key.pub"
+    space: Workspace,
+    group: Path,
+    how: tuple[str, ...],
+    ledger: str = "ledger.db",
+    key: str = "curator.key.pub",
 ) -> Any:
     options = {"--ledger": f"sqlite:///{space.folder}/{ledger}", "--trust": str(space.folder / key)}
-    return CliRunner().invoke(main, ["verify", str(group), *(part for name in how for part in (name, options[name]))])
+    return CliRunner().invoke(
+        main, ["verify", str(group), *(part for name in how for part in (name, options[name]))]
+    )
 
 
-@pytest.mark.parametrize(("kind", "tamper", "how", "reason"), KINDS, ids=[kind for kind, *_ in KINDS])
+@pytest.mark.parametrize(
+    ("kind", "tamper", "how", "reason"), KINDS, ids=[kind for kind, *_ in KINDS]
+)
 def test_tampering_is_found_with_the_right_reason(
-    published: Workspace, tmp_path: Path, kind: str, tamper: Tamper, how: tuple[str, ...], reason: str
+    published: Workspace,
+    tmp_path: Path,
+    kind: str,
+    tamper: Tamper,
+    how: tuple[str, ...],
+    reason: str,
 ) -> None:
     group = tmp_path / "out.zarr"
     shutil.copytree(published.folder / "out.zarr", group)
@@ -232,7 +333,9 @@ def test_tampering_is_found_with_the_right_reason(
     assert re.search(reason, result.stderr), result.stderr
 
 
-def test_an_untouched_release_verifies_by_itself_by_the_ledger_and_by_the_curators_key(published: Workspace) -> None:
+def test_an_untouched_release_verifies_by_itself_by_the_ledger_and_by_the_curators_key(
+    published: Workspace,
+) -> None:
     for how in (ALONE, LEDGER, TRUST, LEDGER + TRUST):
         result = _verify(published, published.folder / "out.zarr", how)
         assert result.exit_code == 0, result.output
@@ -250,4 +353,6 @@ def test_the_manifest_is_an_array_that_any_reader_can_use(published: Workspace) 
     listed = {line.split(" ", 2)[2] for line in text.splitlines()}
     stored = {str(path.relative_to(group)) for path in group.rglob("*") if path.is_file()}
     assert listed == {name for name in stored if not name.startswith(f"{MANIFEST_ARRAY}/")}
-    assert json.loads((group / ROOT).read_text())["attributes"]["dp"]["manifest"]["objects"] == len(listed)
+    assert json.loads((group / ROOT).read_text())["attributes"]["dp"]["manifest"]["objects"] == len(
+        listed
+    )

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dpdask import PrivacyBudget
+from dpdask.accounting import GaussianProfile
 from dpdask.errors import VerificationFailed
-from dpdask.profiles import GaussianProfile
-from dpdask.published import read_card, verify_release
+from dpdask.releases.verify import read_card, verify_release
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 
@@ -35,30 +35,48 @@ def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Works
     def promise(card: dict[str, Any]) -> None:
         card["guarantee"]["claimed"]["epsilon"] = 0.1
         card["guarantee"]["verified"].update(
-            configuration={"mu": better.mu}, epsilon_at_delta=better.epsilon(1e-5), delta_at_epsilon=better.delta(0.1)
+            configuration={"mu": better.mu},
+            epsilon_at_delta=better.epsilon(1e-5),
+            delta_at_epsilon=better.delta(0.1),
         )
 
     edited(space, promise)
     with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
         verify_release(str(space.folder / "out.zarr"))
-    edited(space, lambda card: card["composition"].update(steps=2, steps_are_independent="declared"))
+    edited(
+        space, lambda card: card["composition"].update(steps=2, steps_are_independent="declared")
+    )
     with pytest.raises(VerificationFailed, match="smaller than its guarantee needs"):
         verify_release(str(space.folder / "out.zarr"))
-    edited(space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64}))
-    assert read_card(str(space.folder / "out.zarr")).guarantee.claimed.epsilon == 0.1  # agrees with itself
+    edited(
+        space, lambda card: card.update(noise={"name": card["noise"]["name"], "sha256": "0" * 64})
+    )
+    assert (
+        read_card(str(space.folder / "out.zarr")).guarantee.claimed.epsilon == 0.1
+    )  # agrees with itself
     with pytest.raises(VerificationFailed, match="cannot be rebuilt"):
         verify_release(str(space.folder / "out.zarr"))
 
 
-@pytest.mark.parametrize("query", ["sum", "mean", "covariance", {"name": "declared", "l2_sensitivity": 1.0}])
-def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(space: Workspace, query: Any) -> None:
-    """An exact answer is rounded to the noise's grid; noise as calibrated, without the share for that, is too little."""
+@pytest.mark.parametrize(
+    "query", ["sum", "mean", "covariance", {"name": "declared", "l2_sensitivity": 1.0}]
+)
+def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
+    space: Workspace, query: Any
+) -> None:
+    """An exact answer is rounded to the noise's grid; noise as calibrated, without the share for
+    that, is too little.
+    """
     space.source(people(64, 300 if query != "covariance" else 20))
     unit = {} if isinstance(query, dict) else {"record_axis": 0, "l2_clip_norm": 1.0}
-    space.release(query=query, unit=unit, noise={"steps_per_sigma": 2**15} if query in ("sum", "mean") else {})
+    space.release(
+        query=query, unit=unit, noise={"steps_per_sigma": 2**15} if query in ("sum", "mean") else {}
+    )
     verify_release(str(space.folder / "out.zarr"))
     card = read_card(str(space.folder / "out.zarr"))
-    grown = card.guarantee.verified.configuration["mu"] / (card.sensitivity.l2 / card.noise["configuration"]["sigma"])
+    grown = card.guarantee.verified.configuration["mu"] / (
+        card.sensitivity.l2 / card.noise["configuration"]["sigma"]
+    )
     assert grown > 1 + 1e-6
 
     def shrink(facts: dict[str, Any]) -> None:

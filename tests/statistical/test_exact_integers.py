@@ -1,6 +1,8 @@
-"""The integers have the law round(N(0, S^2)): over all cells and tails, with twins that the same tests reject.
+"""The integers have the law round(N(0, S^2)): over all cells and tails, with twins that the same
+tests reject.
 
-Keys are fixed, so the tests never flake; the thresholds are far below what a correct sampler reaches.
+Keys are fixed, so the tests never flake; the thresholds are far below what a correct sampler
+reaches.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from dpdask.noise.stream import ReleaseKey
-from dpdask.noise.tiles import gaussian_integers
+from dpdask.keystream import ReleaseKey
+from dpdask.privatizers.tiles import gaussian_integers
 
 KEY = ReleaseKey(b"a fixed key for statistics, 32 b")
 REJECT = 1e-12
@@ -27,9 +29,13 @@ def draws(ratio: float, count: int, tile: int = 0) -> Draws:
 
 
 def cell_edges(ratio: float) -> Draws:
-    """Half-integers: every integer within 4 sigma for small S, 2,000 cells for large S, and tails to 5 sigma."""
+    """Half-integers: every integer within 4 sigma for small S, 2,000 cells for large S, and tails
+    to 5 sigma.
+    """
     reach = 4 * ratio
-    core = np.arange(-reach, reach + 1) if reach <= 1000 else np.rint(np.linspace(-reach, reach, 2001))
+    core = (
+        np.arange(-reach, reach + 1) if reach <= 1000 else np.rint(np.linspace(-reach, reach, 2001))
+    )
     tails = np.rint(ratio * np.arange(4.25, 5.01, 0.25))
     return np.concatenate([-np.inf, -tails[::-1], core, tails, np.inf], axis=None)[...] + 0.5
 
@@ -39,7 +45,9 @@ def chi_square_p(counts: Draws, ratio: float) -> float:
     edges = cell_edges(ratio) / ratio
     lower, upper = edges[:-1], edges[1:]
     flip = lower > 0
-    probabilities = np.where(flip, special.ndtr(-lower) - special.ndtr(-upper), special.ndtr(upper) - special.ndtr(lower))
+    probabilities = np.where(
+        flip, special.ndtr(-lower) - special.ndtr(-upper), special.ndtr(upper) - special.ndtr(lower)
+    )
     expected = probabilities * counts.sum()
     assert expected.min() > 5
     return float(stats.chi2.sf(np.sum((counts - expected) ** 2 / expected), counts.size - 1))
@@ -50,7 +58,9 @@ def count_cells(values: Draws, ratio: float) -> Draws:
 
 
 def law_p(values: Draws, ratio: float) -> float:
-    """The least of three: all cells, the second moment S^2 + 1/12, the balance of signs; three times it, for the choice."""
+    """The least of three: all cells, the second moment S^2 + 1/12, the balance of signs; three
+    times it, for the choice.
+    """
     n = values.size
     spread = (np.mean((values / ratio) ** 2) - 1 - 1 / (12 * ratio**2)) * np.sqrt(n / 2)
     balance = np.sum(np.sign(values)) / np.sqrt(n)

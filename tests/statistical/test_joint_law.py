@@ -1,4 +1,6 @@
-"""Joint laws: coloured noise has its factors' covariance, spherical noise one uniform direction however it is chunked."""
+"""Joint laws: coloured noise has its factors' covariance, spherical noise one uniform direction
+however it is chunked.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpdask.grid import Grid
+from dpdask.accounting import Chi, Gamma, HalfNormal, RadialLaw
+from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.noise import DenseFactor, LowRankFactor
-from dpdask.noise.radii import chunk_radii
-from dpdask.noise.stream import ReleaseKey, TileStream
-from dpdask.noise.tiles import add_kronecker, add_spherical
-from dpdask.profiles import Chi, Gamma, HalfNormal, RadialLaw
+from dpdask.privatizers.chunk_radii import chunk_radii
+from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.tiles import add_kronecker, add_spherical
 
 KEY = ReleaseKey(b"a fixed key for statistics, 32 b")
 REJECT = 1e-12
@@ -26,7 +28,9 @@ def stream(*index: int, component: str = "joint") -> TileStream:
 
 
 def covariance_p(samples: np.ndarray, covariance: np.ndarray) -> float:
-    """How likely whitened samples (n x d) are i.i.d. N(0, 1) in their second moments, over all pairs."""
+    """How likely whitened samples (n x d) are i.i.d. N(0, 1) in their second moments, over all
+    pairs.
+    """
     white = samples @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     n, d = white.shape
     second = white.T @ white / math.sqrt(n) - math.sqrt(n) * np.eye(d)
@@ -38,7 +42,9 @@ DIRECTION = np.linalg.qr(np.random.default_rng(5).standard_normal((4, 2)))[0]
 FACTORS: list[Any] = [
     np.array([1.0, 2.0, 3.0, 0.5]),
     LowRankFactor(1.0, DIRECTION, [3.0, 0.4]),
-    DenseFactor([[2.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.5, 3.0, 0.0], [0.2, 0.0, 0.0, 1.0]]),
+    DenseFactor(
+        [[2.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.5, 3.0, 0.0], [0.2, 0.0, 0.0, 1.0]]
+    ),
 ]
 
 
@@ -51,7 +57,13 @@ def test_kronecker_noise_has_the_covariance_of_its_factors(factor: Any) -> None:
     zeros = np.zeros((4, columns))
     for i in range(len(samples)):
         add_kronecker(
-            zeros, samples[i], stream=stream(i), factors=[factor, scales], ratio=RATIO, low=[-1.0] * 2, high=[1.0] * 2
+            zeros,
+            samples[i],
+            stream=stream(i),
+            factors=[factor, scales],
+            ratio=RATIO,
+            low=[-1.0] * 2,
+            high=[1.0] * 2,
         )
     flat = samples.reshape(len(samples), -1)
     assert covariance_p(flat, covariance) > REJECT
@@ -65,22 +77,40 @@ def spherical_releases(chunks: list[int], law: RadialLaw, count: int, component:
     made = np.empty((count, sum(chunks)))
     for release in range(count):
         fingerprint = release.to_bytes(32, "big")
-        radii = chunk_radii(KEY, fingerprint=fingerprint, component=component, law=law, chunk_sizes=chunks)
+        radii = chunk_radii(
+            KEY, fingerprint=fingerprint, component=component, law=law, chunk_sizes=chunks
+        )
         start = 0
         for index, (size, radius) in enumerate(zip(chunks, radii, strict=True)):
             out = np.empty(size)
             tile = KEY.tile(fingerprint=fingerprint, component=component, index=(index,))
-            add_spherical(np.zeros(size), out, stream=tile, step=grid.step, low=-4.0, high=4.0, radius=float(radius))
+            add_spherical(
+                np.zeros(size),
+                out,
+                stream=tile,
+                step=grid.step,
+                low=-4.0,
+                high=4.0,
+                radius=float(radius),
+            )
             made[release, start : start + size] = out
             start += size
     return made
 
 
 def direction_p(samples: np.ndarray) -> float:
-    """Uniform directions: every coordinate's square is Beta(1/2, (M-1)/2), and so is that of a fixed mixed direction."""
+    """Uniform directions: every coordinate's square is Beta(1/2, (M-1)/2), and so is that of a
+    fixed mixed direction.
+    """
     unit = samples / np.linalg.norm(samples, axis=1, keepdims=True)
     m = unit.shape[1]
-    probes = np.vstack([np.eye(m), np.ones(m) / math.sqrt(m), np.where(np.arange(m) < m // 2, 1, -1) / math.sqrt(m)])
+    probes = np.vstack(
+        [
+            np.eye(m),
+            np.ones(m) / math.sqrt(m),
+            np.where(np.arange(m) < m // 2, 1, -1) / math.sqrt(m),
+        ]
+    )
     law = stats.beta(0.5, (m - 1) / 2)
     return min(float(stats.kstest((unit @ probe) ** 2, law.cdf).pvalue) for probe in probes)
 
@@ -89,7 +119,9 @@ def direction_p(samples: np.ndarray) -> float:
 def test_the_direction_is_uniform_however_it_is_chunked(chunks: list[int]) -> None:
     samples = spherical_releases(chunks, HalfNormal(1.0), 12_000, f"direction{chunks}")
     radii = np.linalg.norm(samples, axis=1)
-    assert direction_p(samples[radii > 0.5]) > REJECT  # smaller vectors feel the grid; radius and direction are independent
+    assert (
+        direction_p(samples[radii > 0.5]) > REJECT
+    )  # smaller vectors feel the grid; radius and direction are independent
     assert stats.kstest(radii, stats.halfnorm.cdf).pvalue > REJECT
 
 
@@ -114,7 +146,14 @@ def test_radii_follow_their_law(law: RadialLaw, expected: Any) -> None:
         [
             math.sqrt(
                 np.sum(
-                    chunk_radii(KEY, fingerprint=i.to_bytes(32, "big"), component="r", law=law, chunk_sizes=[100, 150, 50]) ** 2
+                    chunk_radii(
+                        KEY,
+                        fingerprint=i.to_bytes(32, "big"),
+                        component="r",
+                        law=law,
+                        chunk_sizes=[100, 150, 50],
+                    )
+                    ** 2
                 )
             )
             for i in range(20_000)
@@ -131,7 +170,13 @@ def test_rank_one_loss_has_the_papers_kurtosis_and_skewness() -> None:
     loss = np.array(
         [
             np.sum(
-                chunk_radii(KEY, fingerprint=i.to_bytes(32, "big"), component="loss", law=HalfNormal(1.0), chunk_sizes=[50, 50])
+                chunk_radii(
+                    KEY,
+                    fingerprint=i.to_bytes(32, "big"),
+                    component="loss",
+                    law=HalfNormal(1.0),
+                    chunk_sizes=[50, 50],
+                )
                 ** 2
             )
             for i in range(count)

@@ -1,7 +1,8 @@
-"""The attack that disproves the published rank-one calibration: which of two neighbours is the output nearer to?
+"""The attack that disproves the published rank-one calibration: which of two neighbours is the
+output nearer to?
 
-The adversary outputs "x" when the noisy vector is nearer to f(x) than to f(x'). Differential privacy bounds
-P(x | x) <= e^epsilon P(x | x') + delta. By symmetry P(x | x') = 1 - P(x | x).
+The adversary outputs "x" when the noisy vector is nearer to f(x) than to f(x'). Differential
+privacy bounds P(x | x) <= e^epsilon P(x | x') + delta. By symmetry P(x | x') = 1 - P(x | x).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ BUDGET = PrivacyBudget(epsilon=0.009, delta=1e-7)  # the paper asks for epsilon 
 
 
 def nearer_to_the_truth(scale: float, seed: int) -> int:
-    """How often the output lies nearer to the true answer (0) than to its neighbour (distance 1 along axis 0)."""
+    """How often the output lies nearer to the true answer (0) than to its neighbour (distance 1
+    along axis 0).
+    """
     generator = np.random.default_rng(seed)
     hits = 0
     for _ in range(20):
@@ -33,7 +36,9 @@ def nearer_to_the_truth(scale: float, seed: int) -> int:
 
 
 def p_value_of_honouring(hits: int) -> float:
-    """The chance of at least so many hits if (epsilon, delta)-DP held: P <= (e^epsilon + delta) / (1 + e^epsilon)."""
+    """The chance of at least so many hits if (epsilon, delta)-DP held: P <= (e^epsilon + delta) /
+    (1 + e^epsilon).
+    """
     bound = (math.exp(BUDGET.epsilon) + BUDGET.delta) / (1 + math.exp(BUDGET.epsilon))
     return float(stats.binom.sf(hits - 1, TRIALS, bound))
 
@@ -58,5 +63,10 @@ def test_the_exact_calibration_is_not(seed: int) -> None:
 
 
 def test_the_headline_setting_of_the_paper_has_a_true_delta_of_about_a_fifth() -> None:
-    made = rank_one(budget=PrivacyBudget(epsilon=1e-5, delta=1e-7), body=ball(math.sqrt(2)), shape=(7921,), calibration="paper")
+    made = rank_one(
+        budget=PrivacyBudget(epsilon=1e-5, delta=1e-7),
+        body=ball(math.sqrt(2)),
+        shape=(7921,),
+        calibration="paper",
+    )
     assert math.isclose(made.guarantee.verified.delta(1e-5), 0.217, abs_tol=5e-4)

@@ -11,8 +11,8 @@ from typing import Any
 from google_crc32c import value as crc32c
 from pydantic import ValidationError
 
-from dpdask.metadata import ReleaseCard, array_attributes
-from dpdask.store import (
+from dpdask.releases.card import ReleaseCard, array_attributes
+from dpdask.storage import (
     MANIFEST_ARRAY,
     ROOT,
     ManifestEntry,
@@ -44,17 +44,26 @@ def edit_chunk(path: Path, offset: int = 3) -> None:
 
 
 def rewrite_card(group: Path, change: Callable[[Any], Any]) -> None:
-    """Change the card and everything that follows from it without a key: attributes, digests, the manifest and its root."""
+    """Change the card and everything that follows from it without a key: attributes, digests, the
+    manifest and its root.
+    """
     edit_card(group, change)
     facts = json.loads((group / ROOT).read_text())["attributes"]["dp"]
-    with contextlib.suppress(ValidationError, KeyError, FileNotFoundError):  # a card may be damaged on purpose
+    with contextlib.suppress(
+        ValidationError, KeyError, FileNotFoundError
+    ):  # a card may be damaged on purpose
         card = ReleaseCard.model_validate(facts)
-        edit_json(group / card.released.array / ROOT, lambda document: document.update(attributes=array_attributes(card)))
+        edit_json(
+            group / card.released.array / ROOT,
+            lambda document: document.update(attributes=array_attributes(card)),
+        )
     reseal(group)
 
 
 def reseal(group: Path) -> None:
-    """Make a changed group agree with itself again: every digest, the manifest, its root on the card. No key is needed."""
+    """Make a changed group agree with itself again: every digest, the manifest, its root on the
+    card. No key is needed.
+    """
     manifest = group / MANIFEST_ARRAY
     for path in manifest.rglob("*"):
         if path.is_file():
@@ -63,7 +72,10 @@ def reseal(group: Path) -> None:
     root = json.loads(files.pop(ROOT).read_text())
     for name, copied in root["consolidated_metadata"]["metadata"].items():
         copied.update(json.loads((group / name / ROOT).read_text()))
-    entries = [ManifestEntry(name, path.stat().st_size, digest_of([path.read_bytes()])) for name, path in files.items()]
+    entries = [
+        ManifestEntry(name, path.stat().st_size, digest_of([path.read_bytes()]))
+        for name, path in files.items()
+    ]
     entries.append(ManifestEntry(ROOT, 0, root_document_digest(root)))
     root["attributes"]["dp"]["manifest"].update(root=merkle_root(entries), objects=len(entries))
     (group / ROOT).write_bytes(canonical(root))

@@ -1,4 +1,6 @@
-"""A test's folder as it was, to be gone back to: the ledger, its key and the staging, but not the source."""
+"""A test's folder as it was, to be gone back to: the ledger, its key and the staging, but not the
+source.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,18 @@ __all__ = ["contents", "restore", "state"]
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file under a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def state(folder: Path) -> dict[str, bytes]:
     """Every file of a test but the source's."""
-    return {name: content for name, content in contents(folder).items() if not name.startswith("source.zarr")}
+    return {
+        name: content
+        for name, content in contents(folder).items()
+        if not name.startswith("source.zarr")
+    }
 
 
 def restore(folder: Path, kept: dict[str, bytes]) -> None:

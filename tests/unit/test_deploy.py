@@ -26,7 +26,7 @@ from distributed.security import Security
 from prefect.client.schemas.schedules import CronSchedule
 
 from dpdask.errors import ClusterError
-from dpdask.execute.cluster import connect
+from dpdask.execution.cluster import connect
 from dpdask.spec.release import ComputeSection
 
 ROOT = Path(__file__).parents[2]
@@ -54,14 +54,20 @@ NO_TRACKING = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
 
 
 def tool(name: str, *args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(SCRIPTS / name), *map(str, args)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [str(SCRIPTS / name), *map(str, args)], capture_output=True, text=True, timeout=60
+    )
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-MANIFESTS = [document for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in documents(path)]
+MANIFESTS = [
+    document
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in documents(path)
+]
 COMPOSE: dict[str, Any] = documents(DEPLOY / "compose.yaml")[0]
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PREFECT: dict[str, Any] = documents(DEPLOY / "prefect.yaml")[0]
@@ -87,7 +93,9 @@ def container(name: str) -> dict[str, Any]:
 
 
 def literals(name: str) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in container(name).get("env", []) if "value" in each}
+    return {
+        each["name"]: each["value"] for each in container(name).get("env", []) if "value" in each
+    }
 
 
 # The image
@@ -100,7 +108,9 @@ def test_the_image_passes_hadolint() -> None:
 
 def test_hadolint_finds_a_bad_image(tmp_path: Path) -> None:
     bad = tmp_path / "Dockerfile"
-    bad.write_text((DEPLOY / "Dockerfile").read_text().replace('CMD ["dpdask", "--help"]', "CMD dpdask --help"))
+    bad.write_text(
+        (DEPLOY / "Dockerfile").read_text().replace('CMD ["dpdask", "--help"]', "CMD dpdask --help")
+    )
     result = tool("hadolint", "--failure-threshold", "info", bad)
     assert result.returncode == 1
     assert "DL3025" in result.stdout
@@ -119,16 +129,20 @@ def test_the_image_runs_as_a_plain_user_without_tracking_or_spilling() -> None:
 def test_the_image_copies_only_what_its_context_holds() -> None:
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
-    copies = re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    copies = re.findall(
+        r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE
+    )
     assert {source for line in copies for source in line.split()} == kept
-    assert [name for name in sorted(kept) if not (ROOT / name).exists() and name != "flows"] == []
+    assert [name for name in sorted(kept) if not (ROOT / name).exists()] == []
 
 
 # Compose
 
 
 def test_compose_follows_its_schema() -> None:
-    result = tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+    result = tool(
+        "check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"
+    )
     assert result.returncode == 0, result.stdout
 
 
@@ -150,7 +164,11 @@ def test_a_compose_service_is_watched_or_runs_once(name: str) -> None:
     assert isinstance(service.get("command") or service.get("entrypoint") or [], list)
     assert service["restart"] in ("no", "unless-stopped")
     if service["restart"] == "no":
-        waiting = [other["depends_on"][name]["condition"] for other in SERVICES.values() if name in other.get("depends_on", {})]
+        waiting = [
+            other["depends_on"][name]["condition"]
+            for other in SERVICES.values()
+            if name in other.get("depends_on", {})
+        ]
         assert waiting == ["service_completed_successfully"]
     else:
         assert service["healthcheck"]["test"][0] == "CMD"
@@ -159,7 +177,9 @@ def test_a_compose_service_is_watched_or_runs_once(name: str) -> None:
 def test_compose_gives_each_service_only_the_secrets_it_needs() -> None:
     tls = {"dask-ca.pem", "dask-cert.pem", "dask-key.pem"}
     s3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
-    assert {name: set(service["secrets"]) for name, service in SERVICES.items() if "secrets" in service} == {
+    assert {
+        name: set(service["secrets"]) for name, service in SERVICES.items() if "secrets" in service
+    } == {
         "prefect-worker": {"DPDASK_MASTER_KEY", "PGPASSWORD"} | s3 | tls,
         "dask-scheduler": tls,
         "dask-worker": s3 | tls,
@@ -170,7 +190,9 @@ def test_compose_gives_each_service_only_the_secrets_it_needs() -> None:
     }
     assert set(COMPOSE["secrets"]) == tls | s3 | {"DPDASK_MASTER_KEY", "PGPASSWORD"}
     assert all(set(secret) == {"file"} for secret in COMPOSE["secrets"].values())
-    in_environments = {name for service in SERVICES.values() for name in service.get("environment", {})}
+    in_environments = {
+        name for service in SERVICES.values() for name in service.get("environment", {})
+    }
     assert in_environments & SECRETS == {"DPDASK_LEDGER"}  # a URL without a password
 
 
@@ -185,9 +207,17 @@ def test_compose_turns_spilling_and_tracking_off() -> None:
 
 def crd() -> dict[str, Any]:
     distribution = importlib.metadata.distribution("dask-kubernetes")
-    paths = [file for file in distribution.files or [] if file.match("dask-kubernetes-operator/crds/daskcluster.yaml")]
+    paths = [
+        file
+        for file in distribution.files or []
+        if file.match("dask-kubernetes-operator/crds/daskcluster.yaml")
+    ]
     definition = yaml.safe_load(Path(str(paths[0].locate())).read_text())
-    [schema] = [each["schema"]["openAPIV3Schema"] for each in definition["spec"]["versions"] if each["name"] == "v1"]
+    [schema] = [
+        each["schema"]["openAPIV3Schema"]
+        for each in definition["spec"]["versions"]
+        if each["name"] == "v1"
+    ]
     return schema
 
 
@@ -197,17 +227,26 @@ def core_objects() -> list[dict[str, Any]]:
         for name in ("scheduler", "worker")
     ]
     service = manifest("DaskCluster")["spec"]["scheduler"]["service"]
-    wrapped.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "scheduler"}, "spec": service})
+    wrapped.append(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "scheduler"}, "spec": service}
+    )
     return [each for each in MANIFESTS if each["kind"] != "DaskCluster"] + wrapped
 
 
-@pytest.mark.parametrize("resource", core_objects(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+@pytest.mark.parametrize(
+    "resource", core_objects(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}"
+)
 def test_kubernetes_accepts_every_manifest(resource: dict[str, Any]) -> None:
     kubernetes_validate.validate(resource, "1.31", strict=True)
 
 
 def test_kubernetes_refuses_a_misspelt_field() -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {**pods()["worker"], "volume": []}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {**pods()["worker"], "volume": []},
+    }
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(pod, "1.31", strict=True)
 
@@ -218,7 +257,9 @@ def test_the_dask_operator_accepts_the_cluster() -> None:
 
 def test_the_dask_operator_refuses_a_cluster_without_a_service() -> None:
     cluster = manifest("DaskCluster")
-    scheduler = {key: value for key, value in cluster["spec"]["scheduler"].items() if key != "service"}
+    scheduler = {
+        key: value for key, value in cluster["spec"]["scheduler"].items() if key != "service"
+    }
     with pytest.raises(jsonschema.ValidationError, match="service"):
         jsonschema.validate({**cluster, "spec": {**cluster["spec"], "scheduler": scheduler}}, crd())
 
@@ -236,12 +277,18 @@ def test_a_pod_is_confined(name: str) -> None:
     assert set(inner["resources"]["requests"]) == {"cpu", "memory"}
     assert "memory" in inner["resources"]["limits"]
     assert [
-        each["name"] for each in inner.get("env", []) if each["name"] in SECRETS and "secretKeyRef" not in each["valueFrom"]
+        each["name"]
+        for each in inner.get("env", [])
+        if each["name"] in SECRETS and "secretKeyRef" not in each["valueFrom"]
     ] == []
 
 
 def test_manifests_only_refer_to_secrets() -> None:
-    assert sorted(each["kind"] for each in MANIFESTS) == ["DaskCluster", "Deployment", "ServiceAccount"]
+    assert sorted(each["kind"] for each in MANIFESTS) == [
+        "DaskCluster",
+        "Deployment",
+        "ServiceAccount",
+    ]
 
 
 def test_pods_turn_spilling_and_tracking_off() -> None:
@@ -273,7 +320,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(command: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("DASK_")}
     with log.open("wb") as output:
-        process = subprocess.Popen(command, env=inherited | environment, stdout=output, stderr=output, cwd=log.parent)
+        process = subprocess.Popen(
+            command, env=inherited | environment, stdout=output, stderr=output, cwd=log.parent
+        )
         try:
             yield process
         finally:
@@ -289,8 +338,14 @@ def started_by(way: str) -> tuple[list[str], list[str], dict[str, str]]:
     if way == "compose":
         worker = SERVICES["dask-worker"]
         environment = {name: worker["environment"][name] for name in NO_SPILL}
-        return SERVICES["dask-scheduler"]["command"], worker["command"][1:], environment  # without with-secrets
-    environment = {name: value for name, value in literals("worker").items() if name.startswith("DASK_")}
+        return (
+            SERVICES["dask-scheduler"]["command"],
+            worker["command"][1:],
+            environment,
+        )  # without with-secrets
+    environment = {
+        name: value for name, value in literals("worker").items() if name.startswith("DASK_")
+    }
     return container("scheduler")["args"], container("worker")["args"], environment
 
 
@@ -299,8 +354,12 @@ def test_dpdask_trusts_the_dask_cluster(way: str, certificates: Path, tmp_path: 
     ports = {"8786": free_port(), "8787": free_port(), "8788": free_port()}
 
     def here(text: str) -> str:
-        text = text.replace("/run/secrets", str(certificates)).replace("$(DASK_WORKER_NAME)", "worker")
-        text = re.sub(r"tls://[a-z-]+:", "tls://127.0.0.1:", text).replace("directory=/tmp", f"directory={tmp_path}")
+        text = text.replace("/run/secrets", str(certificates)).replace(
+            "$(DASK_WORKER_NAME)", "worker"
+        )
+        text = re.sub(r"tls://[a-z-]+:", "tls://127.0.0.1:", text).replace(
+            "directory=/tmp", f"directory={tmp_path}"
+        )
         return re.sub(r"\b878[678]\b", lambda port: str(ports[port[0]]), text)
 
     scheduler, worker, environment = started_by(way)
@@ -326,7 +385,12 @@ TLS_FILES = {"tls_ca_file": "ca", "tls_client_cert": "cert", "tls_client_key": "
 
 @contextlib.contextmanager
 def joined(address: str, paths: dict[str, str]) -> Iterator[Client]:
-    with Client(address, security=Security(**paths, require_encryption=True), timeout=60, set_as_default=False) as client:
+    with Client(
+        address,
+        security=Security(**paths, require_encryption=True),
+        timeout=60,
+        set_as_default=False,
+    ) as client:
         client.wait_for_workers(1, timeout=60)
         yield client
 
@@ -343,7 +407,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from cluster import slurm_cluster
 
     options = {"cores": 1, "memory": "1GiB", "queue": "main", "job_script_prologue": ["echo mine"]}
-    cluster = slurm_cluster(jobs=0, tls_folder=str(tmp_path / "tls"), scheduler_options={"host": "127.0.0.1"}, **options)
+    cluster = slurm_cluster(
+        jobs=0, tls_folder=str(tmp_path / "tls"), scheduler_options={"host": "127.0.0.1"}, **options
+    )
     with contextlib.closing(cluster):
         yield cluster
 
@@ -370,7 +436,9 @@ def test_slurm_workers_get_no_secret_of_the_ledger(slurm: Any) -> None:
     assert "planted" not in script
     assert "PRIVATE KEY" not in script
     [exported] = re.findall(r"^#SBATCH --export=(\S+)$", script, re.MULTILINE)
-    assert set(exported.split(",")).isdisjoint({"ALL", "DPDASK_MASTER_KEY", "DPDASK_LEDGER", "PGPASSWORD"})
+    assert set(exported.split(",")).isdisjoint(
+        {"ALL", "DPDASK_MASTER_KEY", "DPDASK_LEDGER", "PGPASSWORD"}
+    )
 
 
 def test_the_slurm_scheduler_shows_its_pages_on_loopback_only(slurm: Any) -> None:
@@ -443,9 +511,16 @@ def test_the_batch_job_runs_dpdask_with_secrets_from_files(tmp_path: Path) -> No
 def test_secret_files_become_variables(tmp_path: Path) -> None:
     (tmp_path / "PGPASSWORD").write_text("two words\n")
     (tmp_path / "dask-key.pem").write_text("not a variable")
-    command = [str(DEPLOY / "with-secrets"), sys.executable, "-c", "import os; print(dict(os.environ))"]
+    command = [
+        str(DEPLOY / "with-secrets"),
+        sys.executable,
+        "-c",
+        "import os; print(dict(os.environ))",
+    ]
     environment = {"PATH": os.defpath, "DPDASK_SECRETS_FOLDER": str(tmp_path)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=30)
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=30
+    )
     found = ast.literal_eval(result.stdout)
     assert found["PGPASSWORD"] == "two words"
     assert "not a variable" not in found.values()
@@ -460,17 +535,13 @@ def test_every_flow_has_a_deployment_on_the_process_pool() -> None:
     assert PREFECT.keys().isdisjoint({"build", "push"})
 
 
-def test_every_entrypoint_is_a_flow_in_the_repository() -> None:
-    missing = []
-    for entrypoint in FLOWS.values() if (ROOT / "flows").is_dir() else ():
-        path, _, function = entrypoint.partition(":")
-        tree = ast.parse((ROOT / path).read_text())
-        made = [
-            node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
-        ]
-        if not made or "flow" not in "".join(map(ast.unparse, made[0].decorator_list)):
-            missing.append(entrypoint)
-    assert missing == []
+def test_every_entrypoint_is_a_flow_that_prefect_can_load() -> None:
+    from prefect.flows import Flow, load_flow_from_entrypoint
+
+    for name, entrypoint in FLOWS.items():
+        flow: Any = load_flow_from_entrypoint(str(ROOT / entrypoint))
+        assert isinstance(flow, Flow)
+        assert flow.name == name
 
 
 @pytest.mark.parametrize("deployment", PREFECT["deployments"], ids=lambda each: each["name"])
@@ -495,7 +566,8 @@ LITERALS = {
     "a URL with a password": r"://[^\s/:@]+:[^\s/@]+@",
     "a value of a secret": (
         r"(?i)\b(?!\w*_FILE\b)\w*(?:PASSWORD|PASSWD|MASTER_KEY|SECRET_ACCESS_KEY|ACCESS_KEY_ID|TOKEN|AUTH_STRING|API_KEY)"
-        r"""["']?\s*(?:[:=]|,\s*["']?value["']?\s*:|\n\s*value\s*:)[ \t]*["']?(?![\s"'${]|false\b)[^\s"'#,}]{3,}"""
+        r"""["']?\s*(?:[:=]|,\s*["']?value["']?\s*:|\n\s*value\s*:)[ \t]*"""
+        r"""["']?(?![\s"'${]|false\b)[^\s"'#,}]{3,}"""
     ),
 }
 
@@ -519,9 +591,18 @@ def test_no_file_holds_a_secret() -> None:
     ("name", "planted"),
     [
         ("compose.yaml", "      POSTGRES_PASSWORD: " + "hun" + "ter2"),
-        ("compose.yaml", "      DPDASK_LEDGER: postgresql://dpdask:" + "hun" + "ter2@postgres/dpdask"),
-        ("kubernetes/prefect-worker.yaml", "            - {name: PGPASSWORD, value: " + "hun" + "ter2}"),
-        ("kubernetes/prefect-worker.yaml", "            - name: PGPASSWORD\n              value: " + "hun" + "ter2"),
+        (
+            "compose.yaml",
+            "      DPDASK_LEDGER: postgresql://dpdask:" + "hun" + "ter2@postgres/dpdask",
+        ),
+        (
+            "kubernetes/prefect-worker.yaml",
+            "            - {name: PGPASSWORD, value: " + "hun" + "ter2}",
+        ),
+        (
+            "kubernetes/prefect-worker.yaml",
+            "            - name: PGPASSWORD\n              value: " + "hun" + "ter2",
+        ),
         ("Dockerfile", "ENV DPDASK_MASTER_KEY=" + "0123456789abcdef" * 4),
         ("Dockerfile", "RUN echo " + "0123456789abcdef" * 4),
         ("slurm/release.sbatch", 'export AWS_SECRET_ACCESS_KEY="' + "wJalrXUtnFEMI/K7MDENG" + '"'),
@@ -541,5 +622,12 @@ def test_a_planted_secret_is_found(name: str, planted: str, tmp_path: Path) -> N
 def test_the_guide_names_files_that_exist() -> None:
     named = set(re.findall(r"\bdeploy/[\w./-]*\w", (DEPLOY / "README.md").read_text()))
     assert {"deploy/Dockerfile", "deploy/compose.yaml", "deploy/prefect.yaml"} <= named
-    made_by_the_reader = ("deploy/secrets", "deploy/dpdask-prefect-worker")  # a folder, and a Deployment for kubectl
-    assert [name for name in sorted(named) if not name.startswith(made_by_the_reader) and not (ROOT / name).exists()] == []
+    made_by_the_reader = (
+        "deploy/secrets",
+        "deploy/dpdask-prefect-worker",
+    )  # a folder, and a Deployment for kubectl
+    assert [
+        name
+        for name in sorted(named)
+        if not name.startswith(made_by_the_reader) and not (ROOT / name).exists()
+    ] == []

@@ -1,4 +1,6 @@
-"""The grid: bounds are integers, clipped records never exceed theirs, overflow is refused before anything runs."""
+"""The grid: bounds are integers, clipped records never exceed theirs, overflow is refused before
+anything runs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.grid import (
+from dpdask.privatizers.grid import (
     ENTRY_LIMIT,
     Grid,
     clip_factors,
@@ -51,7 +53,10 @@ def test_range_bounds_are_rounded_inwards() -> None:
     ("recipe", "error"),
     [
         (lambda: Grid.for_range(sigma=1e-12, low=-1e9, high=1e9), OutOfReach),
-        (lambda: Grid.for_range(sigma=1.0, low=-3e6, high=3e6, ratio=2.0**30), OutOfReach),  # between 2^51 and 2^52
+        (
+            lambda: Grid.for_range(sigma=1.0, low=-3e6, high=3e6, ratio=2.0**30),
+            OutOfReach,
+        ),  # between 2^51 and 2^52
         (lambda: Grid.for_range(sigma=1.0, low=0.000001, high=0.000002), InvalidSensitivity),
         (lambda: Grid.for_clip(sigma=1e-9, norm=1e3), OutOfReach),
         (lambda: Grid.for_clip(sigma=1e9, norm=1e-3), InvalidSensitivity),
@@ -69,7 +74,9 @@ def test_a_declared_sensitivity_is_inflated_by_at_most_a_thousandth() -> None:
     ratio, inflated = ratio_for_declared(sigma=3.7, sensitivity=1.0, entries=10**6)
     assert 1.0 < inflated <= 1.001
     noise_for_inflated = 3.7 * inflated
-    assert inflated >= 1 + noise_for_inflated / ratio * 1000  # the grid of the noise that is really added
+    assert (
+        inflated >= 1 + noise_for_inflated / ratio * 1000
+    )  # the grid of the noise that is really added
     assert ratio_for_declared(sigma=1.0, sensitivity=1.0, entries=1)[0] == 2.0**14
 
 
@@ -84,26 +91,40 @@ def test_partial_norms_are_exact_and_add_up_in_any_order(dtype: str) -> None:
         block.ravel()[:2] = np.iinfo(dtype).min, np.iinfo(dtype).max
     step = 0.37
     whole = record_norms(block, record_axis=1, step=step)
-    parts = record_norms(block[..., 6:], record_axis=1, step=step) + record_norms(block[..., :6], record_axis=1, step=step)
+    parts = record_norms(block[..., 6:], record_axis=1, step=step) + record_norms(
+        block[..., :6], record_axis=1, step=step
+    )
     exact = [sum(q * q for q in quantised(block[:, r], step).ravel()) for r in range(7)]
     for norms in (whole, parts):
         assert [sum(int(word) << 32 * k for k, word in enumerate(row)) for row in norms] == exact
 
 
-values = st.floats(allow_nan=True, allow_infinity=True, width=64) | st.sampled_from(ODD) | st.floats(-3, 3)
+values = (
+    st.floats(allow_nan=True, allow_infinity=True, width=64)
+    | st.sampled_from(ODD)
+    | st.floats(-3, 3)
+)
 
 
 def clipped_square(record: np.ndarray, grid: Grid) -> tuple[int, int]:
     """The exact squared norm of a clipped record and of the record before."""
     q = quantised(record, grid.step)
-    factor = float(clip_factors(record_norms(record[None, :], record_axis=0, step=grid.step), grid=grid)[0])
+    factor = float(
+        clip_factors(record_norms(record[None, :], record_axis=0, step=grid.step), grid=grid)[0]
+    )
     clipped = [math.trunc(float(v) * factor) for v in q]
     return sum(v * v for v in clipped), sum(int(v) * int(v) for v in q)
 
 
 @settings(max_examples=3000, deadline=None)
-@given(record=st.lists(values, min_size=1, max_size=12), sigma=st.floats(1e-3, 1e3), norm=st.floats(1e-2, 1e4))
-def test_a_clipped_record_never_exceeds_its_bound(record: list[float], sigma: float, norm: float) -> None:
+@given(
+    record=st.lists(values, min_size=1, max_size=12),
+    sigma=st.floats(1e-3, 1e3),
+    norm=st.floats(1e-2, 1e4),
+)
+def test_a_clipped_record_never_exceeds_its_bound(
+    record: list[float], sigma: float, norm: float
+) -> None:
     try:
         grid = Grid.for_clip(sigma=sigma, norm=norm)
     except (OutOfReach, InvalidSensitivity):
@@ -125,12 +146,16 @@ def test_a_clipped_record_never_exceeds_its_bound(record: list[float], sigma: fl
 def test_a_hundred_thousand_records_on_the_edge_never_exceed_their_bound(
     seed: int, width: int, log_sigma: float, log_ratio: float, magnitude: int
 ) -> None:
-    """A hundred records a case, with norms within a few parts in 2^50 of the bound, where rounding would tip them over."""
+    """A hundred records a case, with norms within a few parts in 2^50 of the bound, where rounding
+    would tip them over.
+    """
     generator = np.random.default_rng(seed)
     grid = Grid.for_clip(sigma=math.exp(log_sigma), norm=math.exp(log_sigma + log_ratio))
     direction = generator.standard_normal((100, width))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    records = direction * grid.high * grid.step * (1 + generator.integers(-8, 9, (100, 1)) * 2.0**-50)
+    records = (
+        direction * grid.high * grid.step * (1 + generator.integers(-8, 9, (100, 1)) * 2.0**-50)
+    )
     records[::5] *= 10.0**magnitude
     records[::7, 0] = generator.choice(ODD, len(records[::7]))
     factors = clip_factors(record_norms(records, record_axis=0, step=grid.step), grid=grid)

@@ -1,4 +1,6 @@
-"""The sampler is exact: its error bound holds, doubtful draws are settled by intervals, and parts equal the whole."""
+"""The sampler is exact: its error bound holds, doubtful draws are settled by intervals, and parts
+equal the whole.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,17 @@ import numpy as np
 import pytest
 
 from dpdask.errors import InvalidNoise
+from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.noise import integers as sampler
-from dpdask.noise.integers import BLOCK, HALF, check_ratio, exact_integers, exact_pair, fill_block, thresholds
-from dpdask.noise.stream import ReleaseKey, TileStream
+from dpdask.privatizers.exact_gaussian import (
+    BLOCK,
+    HALF,
+    check_ratio,
+    exact_integers,
+    exact_pair,
+    fill_block,
+    thresholds,
+)
 
 ANGLE_MASK = (1 << 62) - 1
 
@@ -21,10 +31,16 @@ def stream(*index: int) -> TileStream:
 
 
 def true_draws(one: int, two: int, tail: float) -> tuple[mp.mpf, mp.mpf]:
-    """z1 and z2 in units of S for the given words, completed by the fraction ``tail`` of their last bit; 40 digits."""
+    """z1 and z2 in units of S for the given words, completed by the fraction ``tail`` of their last
+    bit; 40 digits.
+    """
     with mp.workdps(40):
         u = (mp.mpf(one) + mp.mpf(tail)) / mp.mpf(2) ** 64
-        y = ((mp.mpf(two & ANGLE_MASK) + mp.mpf(tail)) / mp.mpf(2) ** 62 - mp.mpf(1) / 2) * mp.pi / 2
+        y = (
+            ((mp.mpf(two & ANGLE_MASK) + mp.mpf(tail)) / mp.mpf(2) ** 62 - mp.mpf(1) / 2)
+            * mp.pi
+            / 2
+        )
         radius = mp.sqrt(-mp.log(u))
         first, second = radius * (mp.cos(y) - mp.sin(y)), radius * (mp.cos(y) + mp.sin(y))
         return -first if two >> 63 else first, -second if two >> 62 & 1 else second
@@ -46,7 +62,9 @@ def spread_words(low: float, high: float, seed: int) -> list[int]:
     found = []
     for level, extra in zip(levels, jitter, strict=True):
         with mp.workdps(40):
-            found.append(max(1, min(2**64 - 1, int(mp.exp(-mp.mpf(level)) * 2**64) ^ (int(extra) >> 20))))
+            found.append(
+                max(1, min(2**64 - 1, int(mp.exp(-mp.mpf(level)) * 2**64) ^ (int(extra) >> 20)))
+            )
     return found
 
 
@@ -59,7 +77,9 @@ def spread_words(low: float, high: float, seed: int) -> list[int]:
     ],
 )
 def test_the_fast_path_stays_within_its_proved_error(low: float, high: float, bound: float) -> None:
-    """At S = 2^48 rounding hides nothing larger than 2^-49; any completion of the bits is within the bound."""
+    """At S = 2^48 rounding hides nothing larger than 2^-49; any completion of the bits is within
+    the bound.
+    """
     ratio = 2.0**48
     ones = spread_words(low, high, 1)
     angles = np.random.default_rng(2).integers(0, 2**64, 256, dtype=np.uint64)
@@ -82,7 +102,10 @@ def test_fast_and_exact_paths_agree(ratio: float) -> None:
     source.filler(0, words)()
     whole = exact_integers(source, ratio, 0, BLOCK)
     for j in range(0, HALF, 3):
-        assert exact_pair(source, j, int(words[j]), int(words[HALF + j]), ratio) == (whole[j], whole[HALF + j])
+        assert exact_pair(source, j, int(words[j]), int(words[HALF + j]), ratio) == (
+            whole[j],
+            whole[HALF + j],
+        )
 
 
 class ChosenBits:
@@ -134,7 +157,12 @@ def test_forced_ties_take_the_exact_path_and_are_right(integer: int, side: int) 
             angle = mp.mpf(two & ANGLE_MASK) + mp.mpf(extra & (2**64 - 1)) / mp.mpf(2) ** 64
             y = (angle / mp.mpf(2) ** 62 - mp.mpf(1) / 2) * mp.pi / 2
             expected = [
-                int(mp.floor(ratio * mp.sqrt(-mp.log(u)) * (mp.cos(y) + sign * mp.sin(y)) + mp.mpf(1) / 2)) for sign in (-1, 1)
+                int(
+                    mp.floor(
+                        ratio * mp.sqrt(-mp.log(u)) * (mp.cos(y) + sign * mp.sin(y)) + mp.mpf(1) / 2
+                    )
+                )
+                for sign in (-1, 1)
             ]
         assert [found[77], found[HALF + 77]] == expected
         assert found[77] in (integer, integer + 1)
@@ -153,8 +181,18 @@ def test_far_tails_and_tiny_radii_take_the_exact_path(one: int) -> None:
 
 def test_any_part_of_a_tile_equals_that_part_of_the_whole() -> None:
     whole = exact_integers(stream(1), 2.0**14, 0, 10_000)
-    for start, count in ((0, 1), (1, 1), (1023, 2), (511, 1030), (4096, 1024), (9999, 1), (777, 5000)):
-        assert np.array_equal(exact_integers(stream(1), 2.0**14, start, count), whole[start : start + count])
+    for start, count in (
+        (0, 1),
+        (1, 1),
+        (1023, 2),
+        (511, 1030),
+        (4096, 1024),
+        (9999, 1),
+        (777, 5000),
+    ):
+        assert np.array_equal(
+            exact_integers(stream(1), 2.0**14, start, count), whole[start : start + count]
+        )
 
 
 def test_settling_finds_the_doubtful_pairs_only() -> None:

@@ -1,4 +1,6 @@
-"""The ledger cannot be overspent, forgets nothing but keys, and notices tampering; on SQLite and on a real PostgreSQL."""
+"""The ledger cannot be overspent, forgets nothing but keys, and notices tampering; on SQLite and on
+a real PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from dpdask import GaussianProfile, PrivacyBudget, SphericalProfile
+from dpdask.accounting import Dominated, Gamma, dominating_gaussian
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
+from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger, ProtectedUnit
 from dpdask.ledger import book as book_module
-from dpdask.noise.stream import ReleaseKey
-from dpdask.profiles import Dominated, Gamma, dominating_gaussian
 
 TOTAL = PrivacyBudget(epsilon=2.0, delta=1e-6)
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
@@ -84,7 +86,9 @@ def test_other_noise_is_charged_as_the_least_gaussian_above_it(ledger: Ledger) -
     ledger.reserve("people", fingerprint("k-norm"), k_norm)
     together = ledger.state("people").spent
     assert isinstance(together, Dominated)
-    assert math.isclose(together.mu**2, ONE.mu**2 + dominating_gaussian(k_norm, delta0=0.0).mu ** 2, rel_tol=1e-12)
+    assert math.isclose(
+        together.mu**2, ONE.mu**2 + dominating_gaussian(k_norm, delta0=0.0).mu ** 2, rel_tol=1e-12
+    )
     spent = ledger.state("people").spent_epsilon
     assert 1.0 < spent <= 2.0
     with pytest.raises(BudgetExceeded):
@@ -112,7 +116,9 @@ def test_a_fingerprint_stands_for_one_release(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("closing", ["commit", "burn"])
-def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger: Ledger, closing: str) -> None:
+def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(
+    ledger: Ledger, closing: str
+) -> None:
     release = fingerprint("r")
     ledger.reserve("people", release, ONE)
     ledger.release_key(release)
@@ -128,21 +134,28 @@ def test_a_closed_release_keeps_its_charge_loses_its_key_and_stays_closed(ledger
     close()  # a retry after a crash
     assert ledger.state("people").spent_epsilon == spent
     assert ledger.state("people").releases == {release: closing}
-    for again in (lambda: ledger.release_key(release), lambda: ledger.reserve("people", release, ONE)):
+    for again in (
+        lambda: ledger.release_key(release),
+        lambda: ledger.reserve("people", release, ONE),
+    ):
         with pytest.raises(LedgerError, match="closed"):
             again()
     with pytest.raises(LedgerError, match="closed"):
         ledger.burn(release, "x") if closing == "commit" else ledger.commit(release)
 
 
-def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(ledger: Ledger) -> None:
+def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(
+    ledger: Ledger,
+) -> None:
     first, second, third = fingerprint("a"), fingerprint("b"), fingerprint("c")
     for release in (first, second, third):
         ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
     with pytest.raises(LedgerError, match="not published"):
         ledger.commit(first)
     assert ledger.publish(first, "card") == "card"
-    assert ledger.publish(first, "another card") == "card"  # a retry after a crash takes what was noted first
+    assert (
+        ledger.publish(first, "another card") == "card"
+    )  # a retry after a crash takes what was noted first
     with pytest.raises(LedgerError, match="may be visible"):
         ledger.burn(first, "too late")
     record = ledger.record(first)
@@ -197,7 +210,9 @@ def race(url: str, number: int, barrier: Any, results: Any) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_processes_racing_for_the_last_budget_never_overspend(ledger: Ledger, url: str) -> None:
+def test_fifty_processes_racing_for_the_last_budget_never_overspend(
+    ledger: Ledger, url: str
+) -> None:
     ledger.reserve("people", fingerprint("first"), ONE)
     ledger.reserve("people", fingerprint("second"), ONE)  # room for one more
     context = multiprocessing.get_context("forkserver")
@@ -219,7 +234,9 @@ def test_fifty_processes_racing_for_the_last_budget_never_overspend(ledger: Ledg
 
 
 def at_once(*steps: Callable[[], Any]) -> list[Any]:
-    """Run steps in threads, each begun while the one before is in its transaction; their results or errors."""
+    """Run steps in threads, each begun while the one before is in its transaction; their results or
+    errors.
+    """
     results: list[Any] = [None] * len(steps)
 
     def run(number: int) -> None:
@@ -251,19 +268,26 @@ def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
     ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot taken before the dataset's lock is granted does not see what the other one spent."""
+    """A snapshot taken before the dataset's lock is granted misses what the other one spent."""
     if url.startswith("postgresql"):
-        engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+        engine = create_engine(
+            url.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT"
+        )
         with engine.connect() as connection:
             connection.execute(
-                text(f"ALTER DATABASE {engine.url.database} SET default_transaction_isolation = 'repeatable read'")
+                text(
+                    f"ALTER DATABASE {engine.url.database} SET default_transaction_isolation ="
+                    " 'repeatable read'"
+                )
             )
         engine.dispose()
     for name in ("first", "second"):
         ledger.reserve("people", fingerprint(name), ONE)
     slowed(monkeypatch, "admit")
     books = [Ledger(url), Ledger(url)]
-    outcomes = at_once(*(lambda b=b, i=i: b.reserve("people", fingerprint(i), ONE) for i, b in enumerate(books)))  # type: ignore[misc]
+    outcomes = at_once(
+        *(lambda b=b, i=i: b.reserve("people", fingerprint(i), ONE) for i, b in enumerate(books))
+    )  # type: ignore[misc]
     assert isinstance(outcomes[1], BudgetExceeded), outcomes
     assert len(ledger.state("people").releases) == 3
     assert ledger.verify() == 4
@@ -271,7 +295,9 @@ def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
         book.close()
 
 
-def test_two_commits_at_once_are_one(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_commits_at_once_are_one(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = fingerprint("r")
     ledger.reserve("people", release, ONE)
     ledger.publish(release, "card")
@@ -289,9 +315,17 @@ def test_a_chain_does_not_fork(ledger: Ledger, url: str) -> None:
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     columns = "settled, clock, mu_squared, delta, body, previous"
     for sequence in (2, 3):  # beside the newest entry, and after it but following the one before it
-        copied = f"SELECT dataset, {sequence}, 'open', 'other', {columns} FROM dpdask_entries WHERE kind = 'reserve'"
+        copied = (
+            f"SELECT dataset, {sequence}, 'open', 'other', {columns} FROM dpdask_entries"
+            " WHERE kind = 'reserve'"
+        )
         with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
-            connection.execute(text(f"INSERT INTO dpdask_entries (dataset, sequence, kind, hash, {columns}) {copied}"))
+            connection.execute(
+                text(
+                    f"INSERT INTO dpdask_entries (dataset, sequence, kind, hash, {columns})"
+                    f" {copied}"
+                )
+            )
     engine.dispose()
 
 
@@ -299,7 +333,11 @@ def test_rows_cannot_be_changed_or_removed(ledger: Ledger, url: str) -> None:
     ledger.reserve("people", fingerprint("r"), ONE)
     ledger.release_key(fingerprint("r"))
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    truncate = ["TRUNCATE dpdask_entries", "TRUNCATE dpdask_datasets CASCADE"] if url.startswith("postgresql") else []
+    truncate = (
+        ["TRUNCATE dpdask_entries", "TRUNCATE dpdask_datasets CASCADE"]
+        if url.startswith("postgresql")
+        else []
+    )
     for statement in (
         *truncate,
         "UPDATE dpdask_entries SET kind = 'burn'",
@@ -335,7 +373,9 @@ def test_tampering_behind_the_triggers_is_found(tmp_path: Path, tampering: str) 
         book.reserve("people", fingerprint(i), GaussianProfile(0.1))
     assert book.verify() == 3
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
-        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        for (name,) in raw.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall():
             raw.execute(f"DROP TRIGGER {name}")
         raw.execute(tampering)
     with pytest.raises(LedgerCorrupt):
@@ -376,7 +416,10 @@ def test_a_master_key_wraps_release_keys(url: str, tmp_path: Path) -> None:
         assert secret not in files(tmp_path)
     book.close()
     other = Ledger(url)  # the one of the configuration folder, if there is one
-    for step in (lambda: other.release_key(release), lambda: other.reserve("people", fingerprint("new"), ONE)):
+    for step in (
+        lambda: other.release_key(release),
+        lambda: other.reserve("people", fingerprint("new"), ONE),
+    ):
         with pytest.raises(MasterKeyError, match="set DPDASK_MASTER_KEY"):
             step()
     assert other.verify() == 3  # reading needs no key
@@ -393,7 +436,9 @@ def test_a_master_key_wraps_release_keys(url: str, tmp_path: Path) -> None:
         ("postgresql://postgres:hunter2@127.0.0.1:1/db", "refused"),
     ],
 )
-def test_a_ledger_that_cannot_be_opened_says_so_in_one_line_without_secrets(url: str, message: str) -> None:
+def test_a_ledger_that_cannot_be_opened_says_so_in_one_line_without_secrets(
+    url: str, message: str
+) -> None:
     with pytest.raises(LedgerError, match=message) as caught:
         Ledger(url)
     assert "\n" not in str(caught.value)
@@ -422,8 +467,14 @@ def test_a_value_is_settled_once_for_all_runs_of_a_release(ledger: Ledger) -> No
     assert ledger.settle(first, "directions", "[0, 1]") == "[1, 0]"  # another run's comes too late
     assert ledger.settle(first, "bounds", "[2]") == "[2]"
     assert ledger.settle(second, "directions", "[0, 1]") == "[0, 1]"
-    assert (ledger.settled(first, "directions"), ledger.settled(first, "bounds")) == ("[1, 0]", "[2]")
-    assert ledger.state("people").releases == {first: "reserve", second: "reserve"}  # not a step of its own
+    assert (ledger.settled(first, "directions"), ledger.settled(first, "bounds")) == (
+        "[1, 0]",
+        "[2]",
+    )
+    assert ledger.state("people").releases == {
+        first: "reserve",
+        second: "reserve",
+    }  # not a step of its own
     ledger.burn(first, "given up")
     assert ledger.settled(first, "directions") == "[1, 0]"
     with pytest.raises(LedgerError, match="closed by burn"):
@@ -438,10 +489,18 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
     book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     book.open_dataset("people", TOTAL)
     asked: list[tuple[str, Any]] = []
-    event.listen(book._engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+    event.listen(
+        book._engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
+    )
     unit = ProtectedUnit(array=fingerprint("array"), record_axis=0)
     window = {"axis": 0, "start": 0, "stop": 1, "series": "daily"}
-    book.reserve("people", fingerprint("r"), GaussianProfile(0.1), unit, {"name": "n", "window": window, "output": "o"})
+    book.reserve(
+        "people",
+        fingerprint("r"),
+        GaussianProfile(0.1),
+        unit,
+        {"name": "n", "window": window, "output": "o"},
+    )
     book.forecast("people", GaussianProfile(0.1), unit)
     book.settle(fingerprint("r"), "directions", "x")
     book.settled(fingerprint("r"), "directions")
@@ -460,5 +519,8 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
         for statement, values in selects:
             for *_, step in raw.execute(f"EXPLAIN QUERY PLAN {statement}", values):
                 assert not step.startswith("SCAN"), (statement, step)
-                assert "LIMIT" in statement or not step.endswith("PRIMARY KEY (dataset=?)"), (statement, step)
+                assert "LIMIT" in statement or not step.endswith("PRIMARY KEY (dataset=?)"), (
+                    statement,
+                    step,
+                )
     book.close()

@@ -1,4 +1,6 @@
-"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then goes on: SQLite and PostgreSQL."""
+"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then goes on:
+SQLite and PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,19 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, create_engine, text
 
 from dpdask import GaussianProfile, PrivacyBudget
+from dpdask.accounting import Dominated
 from dpdask.cli import main
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
 from dpdask.ledger import Ledger, ProtectedUnit, upgrade_ledger
-from dpdask.ledger.chain import chain_hash
 from dpdask.ledger.charges import NOTHING, Spent
-from dpdask.profiles import Dominated
+from dpdask.ledger.hash_chain import chain_hash
 from tests.unit.test_ledger import postgres, url  # noqa: F401
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
-UNIT = ProtectedUnit(array=hashlib.sha256(b"array").hexdigest(), record_axis=0)  # as in the golden file
+UNIT = ProtectedUnit(
+    array=hashlib.sha256(b"array").hexdigest(), record_axis=0
+)  # as in the golden file
 TABLES = ("dpdask_datasets", "dpdask_entries", "dpdask_release_keys")
 
 
@@ -35,7 +39,9 @@ def fingerprint(name: str) -> str:
 def golden_rows() -> dict[str, list[dict[str, object]]]:
     with sqlite3.connect(f"file:{GOLDEN}/ledger-0.1.0.db?mode=ro&immutable=1", uri=True) as raw:
         raw.row_factory = sqlite3.Row
-        return {table: [dict(row) for row in raw.execute(f"SELECT * FROM {table}")] for table in TABLES}
+        return {
+            table: [dict(row) for row in raw.execute(f"SELECT * FROM {table}")] for table in TABLES
+        }
 
 
 def fill(connection: Connection) -> None:
@@ -45,7 +51,13 @@ def fill(connection: Connection) -> None:
     for table, rows in golden_rows().items():
         for row in rows:
             names = ", ".join(row)
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({', '.join(':' + name for name in row)})"), row)
+            connection.execute(
+                text(
+                    f"INSERT INTO {table} ({names}) VALUES"
+                    f" ({', '.join(':' + name for name in row)})"
+                ),
+                row,
+            )
 
 
 @pytest.fixture
@@ -66,7 +78,13 @@ def run(*arguments: str) -> Result:
 
 
 def test_every_command_refuses_it_and_names_the_upgrade(old: str) -> None:
-    for command in (["list"], ["show", "people"], ["verify"], ["head"], ["init", "new", "--epsilon", "1", "--delta", "1e-6"]):
+    for command in (
+        ["list"],
+        ["show", "people"],
+        ["verify"],
+        ["head"],
+        ["init", "new", "--epsilon", "1", "--delta", "1e-6"],
+    ):
         result = run("ledger", *command, "--ledger", old)
         assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
@@ -80,15 +98,24 @@ def test_it_upgrades_verifies_and_refuses_what_would_pass_its_total(old: str) ->
     upgraded = run("ledger", "upgrade", "--ledger", old)
     assert upgraded.exit_code == 0, upgraded.output
     assert "warning: dataset 'tight' has spent more than its total" in upgraded.stderr
-    assert run("ledger", "verify", "--ledger", old).stdout.startswith("29 entries")  # 26 of 0.1.0 and one per dataset
+    assert run("ledger", "verify", "--ledger", old).stdout.startswith(
+        "29 entries"
+    )  # 26 of 0.1.0 and one per dataset
     book = Ledger(old)
     before = golden_rows()["dpdask_entries"]
     heads = {str(row["dataset"]): row for row in before}  # the last of each
     with book._engine.begin() as connection:
-        kept = {row.hash: row.body for row in connection.execute(text("SELECT hash, body FROM dpdask_entries"))}
-        following = connection.execute(text("SELECT dataset, previous FROM dpdask_entries WHERE kind = 'upgrade'")).all()
+        kept = {
+            row.hash: row.body
+            for row in connection.execute(text("SELECT hash, body FROM dpdask_entries"))
+        }
+        following = connection.execute(
+            text("SELECT dataset, previous FROM dpdask_entries WHERE kind = 'upgrade'")
+        ).all()
     assert all(kept[row["hash"]] == row["body"] for row in before)
-    assert {(row.dataset, row.previous) for row in following} == {(name, row["hash"]) for name, row in heads.items()}
+    assert {(row.dataset, row.previous) for row in following} == {
+        (name, row["hash"]) for name, row in heads.items()
+    }
     state = book.state("people")
     assert list(state.releases.values()) == ["commit", "commit", "commit", "burn", "key"]
     assert 1.28 < state.spent_epsilon < 1.3
@@ -96,7 +123,9 @@ def test_it_upgrades_verifies_and_refuses_what_would_pass_its_total(old: str) ->
         book.reserve("people", fingerprint("too much"), GaussianProfile(ONE.mu * 2), UNIT)
     with pytest.raises(BudgetExceeded):
         book.reserve("tight", fingerprint("any"), GaussianProfile(1e-3))
-    assert book.reserve("people", fingerprint("new"), GaussianProfile(ONE.mu / 4), UNIT, {"name": "n"}).new
+    assert book.reserve(
+        "people", fingerprint("new"), GaussianProfile(ONE.mu / 4), UNIT, {"name": "n"}
+    ).new
     assert book.verify() == 30
     book.close()
 
@@ -110,10 +139,14 @@ def test_what_was_under_way_goes_on_with_the_same_key_now_wrapped(old: str, tmp_
     assert not book.reserve("people", release, ONE, UNIT).new
     assert book.release_key(release).reveal() == key
     with book._engine.begin() as connection:
-        [(wrapped, content)] = connection.execute(text("SELECT wrapped, content FROM dpdask_release_keys")).all()
+        [(wrapped, content)] = connection.execute(
+            text("SELECT wrapped, content FROM dpdask_release_keys")
+        ).all()
     assert (wrapped, key in bytes(content)) == (1, False)
     if old.startswith("sqlite"):
-        assert key not in b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+        assert key not in b"".join(
+            path.read_bytes() for path in tmp_path.iterdir() if path.is_file()
+        )
     record = book.record(release)
     assert record is not None
     assert (record.last, record.open) == ("key", True)
@@ -141,7 +174,10 @@ def open_golden(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("tampering", "message"),
     [
-        ("UPDATE dpdask_entries SET body = replace(body, 'mu', 'nu') WHERE kind = 'reserve'", "does not follow"),
+        (
+            "UPDATE dpdask_entries SET body = replace(body, 'mu', 'nu') WHERE kind = 'reserve'",
+            "does not follow",
+        ),
         ("UPDATE dpdask_datasets SET epsilon = '99.0'", "not the one it was opened with"),
     ],
 )
@@ -154,7 +190,9 @@ def test_a_broken_one_is_not_upgraded(tmp_path: Path, tampering: str, message: s
         upgrade_ledger(address)
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
         assert raw.execute("SELECT count(*) FROM dpdask_entries").fetchone() == (26,)
-        assert raw.execute("SELECT count(*) FROM sqlite_master WHERE name = 'dpdask_schema'").fetchone() == (0,)
+        assert raw.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name = 'dpdask_schema'"
+        ).fetchone() == (0,)
 
 
 def only_people(tmp_path: Path) -> str:
@@ -167,7 +205,9 @@ def only_people(tmp_path: Path) -> str:
     return address
 
 
-def test_keys_that_0_1_0_wrapped_need_their_master_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_0_1_0_wrapped_need_their_master_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = only_people(tmp_path)
     release, key = fingerprint("open"), bytes(range(32))
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
@@ -188,7 +228,11 @@ def test_a_newer_ledger_is_refused(tmp_path: Path) -> None:
         raw.execute("INSERT INTO dpdask_schema VALUES (3)")
     result = run("ledger", "list", "--ledger", address)
     assert result.exit_code == 2
-    assert result.stderr == "error: the ledger has tables of version 3, and this dpdask knows 2; use the newer dpdask\n"
+    assert (
+        result.stderr
+        == "error: the ledger has tables of version 3, and this dpdask knows 2; use the newer"
+        " dpdask\n"
+    )
 
 
 def test_an_empty_database_holds_no_ledger(tmp_path: Path) -> None:
@@ -198,7 +242,9 @@ def test_an_empty_database_holds_no_ledger(tmp_path: Path) -> None:
         assert (result.exit_code, "holds no ledger" in result.stderr) == (2, True)
 
 
-def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fits(tmp_path: Path) -> None:
+def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fits(
+    tmp_path: Path,
+) -> None:
     address = only_people(tmp_path)
     upgrade_ledger(address)
     book = Ledger(address)
@@ -209,15 +255,22 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
         rows = [dict(row) for row in raw.execute("SELECT * FROM dpdask_entries ORDER BY sequence")]
         facts = json.loads(rows[-1]["body"])
         cheap, digits = Dominated(1e-6, 0.0), NOTHING.digits()
-        facts["charges"] = {release: {"mu": cheap.mu, "delta0": 0.0} for release in facts["charges"]}
+        facts["charges"] = {
+            release: {"mu": cheap.mu, "delta0": 0.0} for release in facts["charges"]
+        }
         spent = NOTHING
         for row in rows:
             spent += Spent.on(cheap) if row["kind"] == "reserve" else NOTHING
             digits = spent.digits()
-            raw.execute("UPDATE dpdask_entries SET mu_squared = ?, delta = ? WHERE sequence = ?", (*digits, row["sequence"]))
+            raw.execute(
+                "UPDATE dpdask_entries SET mu_squared = ?, delta = ? WHERE sequence = ?",
+                (*digits, row["sequence"]),
+            )
         body = json.dumps({**facts, "spent": list(digits)}, sort_keys=True, separators=(",", ":"))
         fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", body)
-        raw.execute("UPDATE dpdask_entries SET body = ?, hash = ? WHERE kind = 'upgrade'", (body, fitting))
+        raw.execute(
+            "UPDATE dpdask_entries SET body = ?, hash = ? WHERE kind = 'upgrade'", (body, fitting)
+        )
     assert book.spent_epsilon("people") < 0.01
     with pytest.raises(LedgerCorrupt, match="the upgrade charges less"):
         book.verify()

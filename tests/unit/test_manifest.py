@@ -9,13 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpdask.errors import VerificationFailed
-from dpdask.store import ManifestEntry, digest_of, merkle_root, parse_manifest
-from dpdask.store.manifest import render_manifest
-from dpdask.store.objects import ObjectPlace
+from dpdask.storage import ManifestEntry, digest_of, merkle_root, parse_manifest
+from dpdask.storage.manifest import render_manifest
+from dpdask.storage.object_store import ObjectPlace
 
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=12)
 ENTRIES = st.dictionaries(KEYS, st.integers(0, 2**40), max_size=9).map(
-    lambda sizes: [ManifestEntry(key, size, digest_of([f"{key}{size}".encode()])) for key, size in sizes.items()]
+    lambda sizes: [
+        ManifestEntry(key, size, digest_of([f"{key}{size}".encode()]))
+        for key, size in sizes.items()
+    ]
 )
 
 
@@ -25,12 +28,18 @@ def test_a_manifest_survives_being_written_and_read(entries: list[ManifestEntry]
 
 
 @given(ENTRIES)
-def test_the_root_depends_on_what_is_listed_and_not_on_the_order(entries: list[ManifestEntry]) -> None:
+def test_the_root_depends_on_what_is_listed_and_not_on_the_order(
+    entries: list[ManifestEntry],
+) -> None:
     root = merkle_root(entries)
     assert merkle_root(reversed(entries)) == root
     for entry in entries:
         others = [other for other in entries if other is not entry]
-        changed = [entry._replace(size=entry.size + 1), entry._replace(digest="0" * 64), entry._replace(key=entry.key + "x")]
+        changed = [
+            entry._replace(size=entry.size + 1),
+            entry._replace(digest="0" * 64),
+            entry._replace(key=entry.key + "x"),
+        ]
         assert merkle_root(others) != root
         for other in changed:
             if other.key not in {kept.key for kept in others}:

@@ -29,7 +29,15 @@ from dpdask.mechanisms import (
     udn,
     utility_weights,
 )
-from dpdask.noise import DenseFactor, DiagonalFactor, IidNoise, KroneckerNoise, LowRankFactor, ScaledIdentity, SphericalNoise
+from dpdask.noise import (
+    DenseFactor,
+    DiagonalFactor,
+    IidNoise,
+    KroneckerNoise,
+    LowRankFactor,
+    ScaledIdentity,
+    SphericalNoise,
+)
 from dpdask.sensitivity import Box, RecordBall, RecordBox
 from tests.conftest import ball
 
@@ -53,12 +61,22 @@ MECHANISMS: dict[str, Recipe] = {
     ),
     "mvg general": lambda b, s, n: mvg(budget=b, body=ball(s), shape=n, gamma=s),
     "mvg least gamma": lambda b, s, n: mvg(budget=b, body=ball(s), shape=n, gamma=s / 2, axis=1),
-    "mvg psd": lambda b, s, n: mvg(budget=b, body=ball(s), shape=(n[0], n[0]), gamma=s / math.sqrt(2), theorem="psd"),
-    "mvg binary": lambda b, s, n: mvg(budget=b, body=ball(s), shape=n, gamma=s, allocation=Binary(tau=0.7, chosen=[0])),
+    "mvg psd": lambda b, s, n: mvg(
+        budget=b, body=ball(s), shape=(n[0], n[0]), gamma=s / math.sqrt(2), theorem="psd"
+    ),
+    "mvg binary": lambda b, s, n: mvg(
+        budget=b, body=ball(s), shape=n, gamma=s, allocation=Binary(tau=0.7, chosen=[0])
+    ),
     "mgm": lambda b, s, n: mgm(budget=b, body=ball(s), shape=n),
-    "udn": lambda b, s, n: udn(budget=b, body=ball(s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()),
-    "idn": lambda b, s, n: idn(budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()),
-    "directional": lambda b, s, n: directional(budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()),
+    "udn": lambda b, s, n: udn(
+        budget=b, body=ball(s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+    ),
+    "idn": lambda b, s, n: idn(
+        budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+    ),
+    "directional": lambda b, s, n: directional(
+        budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+    ),
     "rank-one exact": lambda b, s, n: rank_one(budget=b, body=ball(s), shape=n),
     "k-norm": lambda b, s, n: k_norm(budget=b, body=ball(s), shape=n),
 }
@@ -82,7 +100,9 @@ def test_verified_is_at_least_as_strong_as_claimed(
 @pytest.mark.parametrize("name", ["rank-one exact", "k-norm"])
 @settings(max_examples=8, deadline=None)
 @given(log_epsilon=st.floats(-10, 4), log_delta=st.floats(-60, -1), shape=shapes)
-def test_spherical_noise_honours_its_budget(name: str, log_epsilon: float, log_delta: float, shape: tuple[int, ...]) -> None:
+def test_spherical_noise_honours_its_budget(
+    name: str, log_epsilon: float, log_delta: float, shape: tuple[int, ...]
+) -> None:
     """In exact arithmetic; what is drawn is not that exact, so it is not certified."""
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
     guarantee = MECHANISMS[name](budget, 1.0, shape).guarantee
@@ -93,7 +113,9 @@ def test_spherical_noise_honours_its_budget(name: str, log_epsilon: float, log_d
 
 @settings(max_examples=30, deadline=None)
 @given(log_epsilon=st.floats(-8, -0.01), log_delta=log_deltas)
-def test_the_classic_gaussian_is_certified_below_epsilon_one(log_epsilon: float, log_delta: float) -> None:
+def test_the_classic_gaussian_is_certified_below_epsilon_one(
+    log_epsilon: float, log_delta: float
+) -> None:
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
     made = classic_gaussian(budget=budget, body=ball(2.0), shape=(4,))
     best = analytic_gaussian(budget=budget, body=ball(2.0), shape=(4,))
@@ -115,13 +137,18 @@ def test_more_privacy_never_means_less_noise(
 ) -> None:
     loose = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
     tight = PrivacyBudget(epsilon=loose.epsilon * shrink_epsilon, delta=loose.delta * shrink_delta)
-    loss = [MECHANISMS[name](budget, 1.0, (3, 4, 2)).noise.expected_squared_loss for budget in (loose, tight)]
+    loss = [
+        MECHANISMS[name](budget, 1.0, (3, 4, 2)).noise.expected_squared_loss
+        for budget in (loose, tight)
+    ]
     assert loss[1] >= loss[0] * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_noise_scales_with_the_sensitivity(name: str) -> None:
-    small, large = (MECHANISMS[name](BUDGET, s, (3, 4)).noise.expected_squared_loss for s in (1.0, 10.0))
+    small, large = (
+        MECHANISMS[name](BUDGET, s, (3, 4)).noise.expected_squared_loss for s in (1.0, 10.0)
+    )
     assert math.isclose(large / small, 100, rel_tol=1e-6)
 
 
@@ -131,7 +158,9 @@ def test_noise_scales_with_the_sensitivity(name: str) -> None:
     seed=st.integers(0, 2**32 - 1),
     records=st.booleans(),
 )
-def test_directional_noise_is_never_worse_than_iid_on_the_same_box(widths: list[float], seed: int, records: bool) -> None:
+def test_directional_noise_is_never_worse_than_iid_on_the_same_box(
+    widths: list[float], seed: int, records: bool
+) -> None:
     weights = np.exp(np.random.default_rng(seed).normal(0, 2, len(widths)))
     shape = (len(widths), 7)
     body: Box | RecordBox = Box(shape=shape, feature_axis=0, widths=tuple(widths), **PUBLIC)
@@ -148,7 +177,9 @@ def test_directional_noise_is_never_worse_than_iid_on_the_same_box(widths: list[
 
 
 def test_directional_noise_beats_every_neighbouring_diagonal() -> None:
-    """The formula is a minimum: moving any variance along the privacy constraint costs weighted error."""
+    """The formula is a minimum: moving any variance along the privacy constraint costs weighted
+    error.
+    """
     widths, weights, shape = (1.0, 3.0, 0.2), np.array([5.0, 1.0, 2.0]), (3, 4)
     body = RecordBox(shape=shape, record_axis=1, feature_axis=0, widths=widths, **PUBLIC)
     made = directional(budget=BUDGET, body=body, shape=shape, weights=weights.tolist())
@@ -187,10 +218,20 @@ def test_low_rank_factors_equal_their_dense_twins(
     assert math.isclose(low.largest_whitened_axis(), dense.largest_whitened_axis(), rel_tol=1e-6)
     assert np.allclose(low.row_variances(), dense.row_variances(), rtol=1e-9)
     other = ScaledIdentity(3)
-    for body in (ball(2.0), RecordBall(l2=2.0, record_axis=0, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)):
-        assert math.isclose(body.whitened([low, other]), body.whitened([dense, other]), rel_tol=1e-6)
-        made = [imgm(budget=BUDGET, body=body, shape=(size, 3), factors=[f, other]) for f in (low, dense)]
-        assert math.isclose(made[0].noise.expected_squared_loss, made[1].noise.expected_squared_loss, rel_tol=1e-6)
+    for body in (
+        ball(2.0),
+        RecordBall(l2=2.0, record_axis=0, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED),
+    ):
+        assert math.isclose(
+            body.whitened([low, other]), body.whitened([dense, other]), rel_tol=1e-6
+        )
+        made = [
+            imgm(budget=BUDGET, body=body, shape=(size, 3), factors=[f, other])
+            for f in (low, dense)
+        ]
+        assert math.isclose(
+            made[0].noise.expected_squared_loss, made[1].noise.expected_squared_loss, rel_tol=1e-6
+        )
 
 
 def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> None:
@@ -207,7 +248,12 @@ def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> Non
 
 def test_an_ill_conditioned_dense_factor_is_still_certified() -> None:
     matrix = [[1.0, 1.0, 1.0], [1.0, 1 + 1e-9, 1.0], [1.0, 1.0, 1 + 1e-7]]
-    made = imgm(budget=BUDGET, body=ball(1.0), shape=(3, 2), factors=[DenseFactor(matrix), ScaledIdentity(2)])
+    made = imgm(
+        budget=BUDGET,
+        body=ball(1.0),
+        shape=(3, 2),
+        factors=[DenseFactor(matrix), ScaledIdentity(2)],
+    )
     assert made.guarantee.certified
 
 
@@ -231,12 +277,17 @@ def test_a_million_rows_with_ten_directions_cost_ten_vectors() -> None:
 def test_whitening_bounds_hold_for_random_differences() -> None:
     """sup ||W D|| really is a supremum: no sampled D exceeds it, and the worst case attains it."""
     generator = np.random.default_rng(11)
-    left, right = generator.normal(size=(5, 5)) + 3 * np.eye(5), np.diag(generator.uniform(0.5, 2, 4))
+    left, right = (
+        generator.normal(size=(5, 5)) + 3 * np.eye(5),
+        np.diag(generator.uniform(0.5, 2, 4)),
+    )
     factors = [DenseFactor(left), DiagonalFactor(np.diag(right))]
     inverse = np.kron(np.linalg.inv(left), np.linalg.inv(right))
     whole = ball(2.0).whitened(factors)
     assert math.isclose(whole, 2 * np.linalg.norm(inverse, 2), rel_tol=1e-9)
-    records = RecordBall(l2=2.0, record_axis=0, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    records = RecordBall(
+        l2=2.0, record_axis=0, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED
+    )
     worst = max(np.linalg.norm(inverse[:, 4 * j : 4 * j + 4], 2) for j in range(5))
     assert math.isclose(records.whitened(factors), 2 * worst, rel_tol=1e-9)
     for _ in range(500):
@@ -250,11 +301,15 @@ def test_box_bounds_equal_brute_force() -> None:
     shape, scales = (3, 4, 2), [generator.uniform(0.5, 2, n) for n in (3, 4, 2)]
     factors = [DiagonalFactor(s) for s in scales]
     widths = (0.3, 1.0, 2.0, 5.0)
-    reach = np.array(widths)[None, :, None] / (scales[0][:, None, None] * scales[1][None, :, None] * scales[2][None, None, :])
+    reach = np.array(widths)[None, :, None] / (
+        scales[0][:, None, None] * scales[1][None, :, None] * scales[2][None, None, :]
+    )
     whole = Box(shape=shape, feature_axis=1, widths=widths, **PUBLIC)
     assert math.isclose(whole.whitened(factors), math.sqrt(np.sum(reach**2)), rel_tol=1e-12)
     one = RecordBox(shape=shape, record_axis=0, feature_axis=1, widths=widths, **PUBLIC)
-    assert math.isclose(one.whitened(factors), math.sqrt(np.max(np.sum(reach**2, axis=(1, 2)))), rel_tol=1e-12)
+    assert math.isclose(
+        one.whitened(factors), math.sqrt(np.max(np.sum(reach**2, axis=(1, 2)))), rel_tol=1e-12
+    )
     assert math.isclose(one.radius, math.sqrt(2 * np.dot(widths, widths)), rel_tol=1e-12)
 
 
@@ -301,7 +356,9 @@ def test_equi_modal_noise_colours_both_modes_alike() -> None:
     )
     assert isinstance(made.noise, KroneckerNoise)
     assert made.noise.factors[0] == made.noise.factors[1]
-    assert math.isclose(made.noise.factors[0].power_sum(-4), made.calibration["bound"], rel_tol=1e-9)
+    assert math.isclose(
+        made.noise.factors[0].power_sum(-4), made.calibration["bound"], rel_tol=1e-9
+    )
 
 
 def test_mgm_weights_minimise_the_weighted_error() -> None:
@@ -312,7 +369,9 @@ def test_mgm_weights_minimise_the_weighted_error() -> None:
         float(np.dot(weights, factor.row_variances()))
         for weights, factor in zip((first, second), made.noise.factors, strict=True)
     )
-    assert math.isclose(error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / made.calibration["bound"], rel_tol=1e-9)
+    assert math.isclose(
+        error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / made.calibration["bound"], rel_tol=1e-9
+    )
 
 
 def test_utility_weights_are_column_norms_in_the_noise_basis() -> None:
@@ -324,7 +383,11 @@ def test_utility_weights_are_column_norms_in_the_noise_basis() -> None:
 
 @pytest.mark.parametrize("recipe", [imgm, mgm])
 def test_given_factors_on_a_tensor_keep_their_shape(recipe: Any) -> None:
-    factors = [DiagonalFactor([1.0, 2.0]), ScaledIdentity(3, 2.0), DenseFactor([[2.0, 1.0], [0.0, 1.0]])]
+    factors = [
+        DiagonalFactor([1.0, 2.0]),
+        ScaledIdentity(3, 2.0),
+        DenseFactor([[2.0, 1.0], [0.0, 1.0]]),
+    ]
     made = recipe(budget=BUDGET, body=ball(1.0), shape=(2, 3, 2), factors=factors)
     assert made.noise.factors[1:] == tuple(factors[1:])
     assert made.guarantee.certified
@@ -332,12 +395,20 @@ def test_given_factors_on_a_tensor_keep_their_shape(recipe: Any) -> None:
 
 def test_kronecker_noise_on_a_ball_never_beats_iid() -> None:
     plain = analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3, 3))
-    coloured = imgm(budget=BUDGET, body=ball(1.0), shape=(3, 3), factors=[DiagonalFactor([1.0, 2.0, 3.0]), ScaledIdentity(3)])
+    coloured = imgm(
+        budget=BUDGET,
+        body=ball(1.0),
+        shape=(3, 3),
+        factors=[DiagonalFactor([1.0, 2.0, 3.0]), ScaledIdentity(3)],
+    )
     assert coloured.noise.expected_squared_loss > plain.noise.expected_squared_loss
 
 
 def test_steps_cost_the_square_root_of_their_number() -> None:
-    one, many = (analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,), steps=Steps(count=t)) for t in (1, 49))
+    one, many = (
+        analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,), steps=Steps(count=t))
+        for t in (1, 49)
+    )
     assert math.isclose(many.calibration["sigma"] / one.calibration["sigma"], 7, rel_tol=1e-9)
     assert isinstance(many.guarantee.verified, GaussianProfile)
     assert many.guarantee.certified
@@ -348,7 +419,9 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
     [
         lambda steps: mgm(budget=BUDGET, body=ball(1.0), shape=(3, 4), steps=steps),
         lambda steps: mvg(budget=BUDGET, body=ball(1.0), shape=(3, 4), gamma=1.0, steps=steps),
-        lambda steps: classic_gaussian(budget=PrivacyBudget(epsilon=0.9, delta=1e-5), body=ball(1.0), shape=(3,), steps=steps),
+        lambda steps: classic_gaussian(
+            budget=PrivacyBudget(epsilon=0.9, delta=1e-5), body=ball(1.0), shape=(3,), steps=steps
+        ),
         lambda steps: k_norm(budget=BUDGET, body=ball(1.0), shape=(30,), steps=steps),
         lambda steps: rank_one(budget=BUDGET, body=ball(1.0), shape=(30,), steps=steps),
     ],
@@ -376,22 +449,46 @@ def test_rank_one_beyond_floating_point_is_refused() -> None:
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (lambda: classic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,)), "epsilon < 1; use analytic"),
+        (
+            lambda: classic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,)),
+            "epsilon < 1; use analytic",
+        ),
         (lambda: rank_one(budget=BUDGET, body=ball(1.0), shape=(2,)), "needs M > 2"),
         (lambda: idn(budget=BUDGET, body=ball(1.0), shape=(2, 2)), "ranges"),
         (lambda: directional(budget=BUDGET, body=ball(1.0), shape=(2, 2)), "ranges"),
-        (lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 2), gamma=0.4), "half the sensitivity"),
-        (lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 3), gamma=1.0, theorem="psd"), "not symmetric"),
+        (
+            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 2), gamma=0.4),
+            "half the sensitivity",
+        ),
+        (
+            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 3), gamma=1.0, theorem="psd"),
+            "not symmetric",
+        ),
         (lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(4,), gamma=1.0), "two axes"),
         (
-            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 2), gamma=1.0, allocation=Given(shares=[0.9, 0.2])),
+            lambda: mvg(
+                budget=BUDGET,
+                body=ball(1.0),
+                shape=(2, 2),
+                gamma=1.0,
+                allocation=Given(shares=[0.9, 0.2]),
+            ),
             "sum to 1.1",
         ),
         (
-            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 2), gamma=1.0, allocation=Binary(tau=1.0, chosen=[0])),
+            lambda: mvg(
+                budget=BUDGET,
+                body=ball(1.0),
+                shape=(2, 2),
+                gamma=1.0,
+                allocation=Binary(tau=1.0, chosen=[0]),
+            ),
             "0 < tau < 1",
         ),
-        (lambda: mgm(budget=BUDGET, body=ball(1.0), shape=(2, 2), weights=[[1.0, 0.0], None]), "weight > 0"),
+        (
+            lambda: mgm(budget=BUDGET, body=ball(1.0), shape=(2, 2), weights=[[1.0, 0.0], None]),
+            "weight > 0",
+        ),
         (lambda: udn(budget=BUDGET, body=ball(1.0), shape=(2, 2), axis=2), "not an axis"),
         (lambda: Steps(count=0), "at least 1"),
         (lambda: Steps(sampling_rate=1.5), "probability"),

@@ -1,4 +1,6 @@
-"""Noise shapes: what they say of themselves matches brute force, and they survive a round trip through JSON."""
+"""Noise shapes: what they say of themselves matches brute force, and they survive a round trip
+through JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import math
 import numpy as np
 import pytest
 
+from dpdask.accounting import Chi, Gamma, HalfNormal
 from dpdask.errors import InvalidNoise
 from dpdask.noise import (
     DenseFactor,
@@ -20,12 +23,13 @@ from dpdask.noise import (
     SphericalNoise,
     noise_from_description,
 )
-from dpdask.profiles import Chi, Gamma, HalfNormal
 
 DIRECTION = np.array([[0.6], [0.8], [0.0]])
 NOISES: list[Noise] = [
     IidNoise((4, 5), 2.5),
-    KroneckerNoise((ScaledIdentity(2), DiagonalFactor([1.0, 3.0]), DenseFactor([[2.0, 1.0], [0.0, 1.0]]))),
+    KroneckerNoise(
+        (ScaledIdentity(2), DiagonalFactor([1.0, 3.0]), DenseFactor([[2.0, 1.0], [0.0, 1.0]]))
+    ),
     KroneckerNoise((LowRankFactor(1.5, DIRECTION, [4.0]), ScaledIdentity(2, 0.5))),
     SphericalNoise((3, 4), HalfNormal(7.0)),
     SphericalNoise((3, 4), Chi(2.0)),
@@ -83,7 +87,9 @@ def test_gamma_radius_moments_match_quadrature() -> None:
 
     noise = SphericalNoise((3, 2), Gamma(0.5))
     law = stats.gamma(6, scale=0.5)
-    moments = [integrate.quad(lambda r, t=t: r ** (2 * t) * law.pdf(r), 0, 60)[0] for t in range(1, 5)]
+    moments = [
+        integrate.quad(lambda r, t=t: r ** (2 * t) * law.pdf(r), 0, 60)[0] for t in range(1, 5)
+    ]
     assert math.isclose(noise.expected_squared_loss, moments[0], rel_tol=1e-8)
     assert math.isclose(noise.kurtosis, moments[3] / moments[1] ** 2, rel_tol=1e-6)
     assert math.isclose(noise.skewness, moments[2] / moments[1] ** 1.5, rel_tol=1e-6)

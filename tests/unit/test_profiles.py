@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdask import Adjacency, GaussianProfile, PrivacyBudget, SphericalProfile
+from dpdask.accounting import (
+    Chi,
+    ComposedProfile,
+    Gamma,
+    HalfNormal,
+    RadialLaw,
+    SampledProfile,
+    compose,
+)
 from dpdask.errors import InvalidBudget, InvalidMechanism
-from dpdask.profiles import Chi, ComposedProfile, Gamma, HalfNormal, RadialLaw, SampledProfile, compose
 
 log_mus = st.floats(math.log(1e-9), math.log(60))
 log_epsilons = st.floats(math.log(1e-9), math.log(1e3))
@@ -29,7 +37,9 @@ def exact_gaussian_delta(mu: float, epsilon: float) -> mp.mpf:
 
 @settings(max_examples=300, deadline=None)
 @given(log_mus, log_epsilons)
-def test_gaussian_delta_is_never_below_the_exact_one_and_within_5e_10(log_mu: float, log_epsilon: float) -> None:
+def test_gaussian_delta_is_never_below_the_exact_one_and_within_5e_10(
+    log_mu: float, log_epsilon: float
+) -> None:
     mu, epsilon = math.exp(log_mu), math.exp(log_epsilon)
     exact = exact_gaussian_delta(mu, epsilon)
     found = GaussianProfile(mu).delta(epsilon)
@@ -42,7 +52,9 @@ def test_gaussian_delta_is_never_below_the_exact_one_and_within_5e_10(log_mu: fl
 
 @settings(max_examples=150, deadline=None)
 @given(log_epsilons, log_deltas)
-def test_the_calibrated_gaussian_meets_its_budget_and_wastes_nothing(log_epsilon: float, log_delta: float) -> None:
+def test_the_calibrated_gaussian_meets_its_budget_and_wastes_nothing(
+    log_epsilon: float, log_delta: float
+) -> None:
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
     mu = GaussianProfile.meeting(budget).mu
     assert exact_gaussian_delta(mu, budget.epsilon) <= budget.delta
@@ -63,7 +75,9 @@ def test_delta_of_epsilon_of_delta_is_delta(log_mu: float, log_delta: float) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(dimensions, log_mus, log_epsilons)
-def test_chi_noise_is_exactly_the_gaussian(dimension: int, log_mu: float, log_epsilon: float) -> None:
+def test_chi_noise_is_exactly_the_gaussian(
+    dimension: int, log_mu: float, log_epsilon: float
+) -> None:
     mu, epsilon = math.exp(log_mu), math.exp(log_epsilon)
     exact = exact_gaussian_delta(mu, epsilon)
     found = SphericalProfile(dimension=dimension, law=Chi(1 / mu), sensitivity=1.0).delta(epsilon)
@@ -73,7 +87,9 @@ def test_chi_noise_is_exactly_the_gaussian(dimension: int, log_mu: float, log_ep
 
 
 @settings(max_examples=25, deadline=None)
-@given(dimensions, st.sampled_from([HalfNormal, Chi, Gamma]), st.floats(-2, 12), st.floats(-30, -0.7))
+@given(
+    dimensions, st.sampled_from([HalfNormal, Chi, Gamma]), st.floats(-2, 12), st.floats(-30, -0.7)
+)
 def test_spherical_delta_of_epsilon_of_delta_is_delta(
     dimension: int, law: type[RadialLaw], log_scale: float, log_delta: float
 ) -> None:
@@ -86,8 +102,12 @@ def test_spherical_delta_of_epsilon_of_delta_is_delta(
         assert profile.delta(0.0) <= delta * (1 + 1e-9)
 
 
-def half_normal_delta_in_three_dimensions(scale: float, sensitivity: float, epsilon: float) -> mp.mpf:
-    """In R^3 the cosine is uniform; integrate by brute force over radius and cosine, splitting at every kink."""
+def half_normal_delta_in_three_dimensions(
+    scale: float, sensitivity: float, epsilon: float
+) -> mp.mpf:
+    """In R^3 the cosine is uniform; integrate by brute force over radius and cosine, splitting at
+    every kink.
+    """
     with mp.workdps(25):
         b, s, e = mp.mpf(scale), mp.mpf(sensitivity), mp.mpf(epsilon)
 
@@ -116,7 +136,9 @@ def half_normal_delta_in_three_dimensions(scale: float, sensitivity: float, epsi
             for low, high in itertools.pairwise(grid):
                 if (loss(low, c) > e) != (loss(high, c) > e):
                     first = loss(low, c) > e
-                    kinks.append(bisect(lambda r, c=c, first=first: (loss(r, c) > e) == first, low, high))
+                    kinks.append(
+                        bisect(lambda r, c=c, first=first: (loss(r, c) > e) == first, low, high)
+                    )
         breaks = sorted([mp.mpf(0), min(kinks) / 8, min(kinks) / 2, *kinks, 14 * b])
         breaks = [r for r in breaks if r <= 14 * b]
 
@@ -137,9 +159,13 @@ def half_normal_delta_in_three_dimensions(scale: float, sensitivity: float, epsi
         (1.0, 0.6065, 2.3811),
     ],
 )
-def test_rank_one_profile_agrees_with_brute_force(scale: float, sensitivity: float, epsilon: float) -> None:
+def test_rank_one_profile_agrees_with_brute_force(
+    scale: float, sensitivity: float, epsilon: float
+) -> None:
     exact = float(half_normal_delta_in_three_dimensions(scale, sensitivity, epsilon))
-    found = SphericalProfile(dimension=3, law=HalfNormal(scale), sensitivity=sensitivity).delta(epsilon)
+    found = SphericalProfile(dimension=3, law=HalfNormal(scale), sensitivity=sensitivity).delta(
+        epsilon
+    )
     assert math.isclose(found, exact, rel_tol=1e-8)
     assert found >= exact * (1 - 1e-10)
 
@@ -154,14 +180,18 @@ def test_k_norm_noise_is_purely_private(dimension: int) -> None:
 
 @pytest.mark.parametrize("law", [HalfNormal, Chi, Gamma])
 @pytest.mark.parametrize("dimension", [3, 1000, 10**12])
-def test_spherical_delta_falls_with_epsilon_and_grows_with_sensitivity(law: type[RadialLaw], dimension: int) -> None:
+def test_spherical_delta_falls_with_epsilon_and_grows_with_sensitivity(
+    law: type[RadialLaw], dimension: int
+) -> None:
     scale = 3.0 if law is not HalfNormal else 3.0 * math.sqrt(dimension)
     by_epsilon = [
-        SphericalProfile(dimension=dimension, law=law(scale), sensitivity=1.0).delta(e) for e in (0.0, 1e-9, 0.1, 0.3)
+        SphericalProfile(dimension=dimension, law=law(scale), sensitivity=1.0).delta(e)
+        for e in (0.0, 1e-9, 0.1, 0.3)
     ]
     assert by_epsilon == sorted(by_epsilon, reverse=True)
     by_sensitivity = [
-        SphericalProfile(dimension=dimension, law=law(scale), sensitivity=s).delta(0.1) for s in (0.1, 0.5, 1.0, 4.0)
+        SphericalProfile(dimension=dimension, law=law(scale), sensitivity=s).delta(0.1)
+        for s in (0.1, 0.5, 1.0, 4.0)
     ]
     assert by_sensitivity == sorted(by_sensitivity)
 
@@ -169,14 +199,20 @@ def test_spherical_delta_falls_with_epsilon_and_grows_with_sensitivity(law: type
 @pytest.mark.parametrize("epsilon", [1e-9, 1.0, 1e3])
 @pytest.mark.parametrize("scale", [1e-3, 1e150, 1e300])
 @pytest.mark.parametrize("dimension", [3, 10**12])
-def test_rank_one_profile_is_total_at_the_extremes(epsilon: float, scale: float, dimension: int) -> None:
-    delta = SphericalProfile(dimension=dimension, law=HalfNormal(scale), sensitivity=1.0).delta(epsilon)
+def test_rank_one_profile_is_total_at_the_extremes(
+    epsilon: float, scale: float, dimension: int
+) -> None:
+    delta = SphericalProfile(dimension=dimension, law=HalfNormal(scale), sensitivity=1.0).delta(
+        epsilon
+    )
     assert 0 < delta <= 1
 
 
 @pytest.mark.parametrize("epsilon", [5.0, 13.5, 19.4])
 def test_a_narrow_transition_of_the_rank_one_profile_is_resolved(epsilon: float) -> None:
-    """In R^3, far from the exponential: given r, the loss is 2 ln(q/r) with q^2 uniform on [(1-r)^2, (1+r)^2]."""
+    """In R^3, far from the exponential: given r, the loss is 2 ln(q/r) with q^2 uniform on
+    [(1-r)^2, (1+r)^2].
+    """
     scale = 1e4
     with mp.workdps(30):
         e = mp.mpf(epsilon)
@@ -190,9 +226,13 @@ def test_a_narrow_transition_of_the_rank_one_profile_is_resolved(epsilon: float)
 
         kinks = [1 / (mp.exp(e / 2) + 1), 1 / (mp.exp(e / 2) - 1)]
         density = mp.sqrt(2 / mp.pi) / scale
-        exact = density * (mp.quad(given_radius, [0, kinks[0] / 2, kinks[0]]) + mp.quad(given_radius, kinks))
+        exact = density * (
+            mp.quad(given_radius, [0, kinks[0] / 2, kinks[0]]) + mp.quad(given_radius, kinks)
+        )
     found = SphericalProfile(dimension=3, law=HalfNormal(scale), sensitivity=1.0).delta(epsilon)
-    assert math.isclose(found, float(exact), rel_tol=1e-7)  # the exponential part of the loss is of order 1e-8
+    assert math.isclose(
+        found, float(exact), rel_tol=1e-7
+    )  # the exponential part of the loss is of order 1e-8
     assert found >= float(exact) * (1 - 1e-9)
 
 
@@ -212,7 +252,10 @@ def test_gaussian_composition_is_exact() -> None:
 
 
 def test_mixtures_lie_between_their_largest_part_and_basic_composition() -> None:
-    gaussian, k_norm = GaussianProfile(0.5), SphericalProfile(dimension=20, law=Gamma(4.0), sensitivity=1.0)
+    gaussian, k_norm = (
+        GaussianProfile(0.5),
+        SphericalProfile(dimension=20, law=Gamma(4.0), sensitivity=1.0),
+    )
     mixed = compose([(gaussian, 1), (k_norm, 1)])
     assert isinstance(mixed, ComposedProfile)
     delta = 1e-6

@@ -29,7 +29,12 @@ SPEC: dict[str, Any] = {
         {"query": {"name": "histogram", "edges": [[0, 1], {"low": 0, "high": 1, "bins": 4}]}},
         {"unit": {"record_axis": 0, "ranges": [[-1, 1], [0, 2]]}},
         {"mechanism": {"name": "mvg", "axis": 1, "directions": {"from": "dp-covariance"}}},
-        {"source": {"url": "s3://b/x", "options": {"secret_access_key": {"env": "NAME"}, "allow_http": True}}},
+        {
+            "source": {
+                "url": "s3://b/x",
+                "options": {"secret_access_key": {"env": "NAME"}, "allow_http": True},
+            }
+        },
     ],
 )
 def test_what_the_parser_takes_the_schema_of_a_form_takes_too(changes: dict[str, Any]) -> None:
@@ -69,7 +74,8 @@ def test_mistakes_in_keys_get_a_suggestion(changes: dict[str, Any], text: str) -
     "changes",
     [
         *({"source": {"url": "s3://b/x", "options": {name: "hunter2"}}} for name in (
-            "secret_access_key", "key", "master_key", "azure_storage_master_key", "connection_string", "sas_token",
+            "secret_access_key", "key", "master_key", "azure_storage_master_key",
+            "connection_string", "sas_token",
             "sse_customer_key_base64", "AWS_SESSION_TOKEN", "something_new",
         )),
         {"output": {"url": "s3://b/x", "options": {"aws_secret_access_key": "hunter2"}}},
@@ -77,7 +83,12 @@ def test_mistakes_in_keys_get_a_suggestion(changes: dict[str, Any], text: str) -
         {"output": {"url": "s3://hunter2@b/x"}},
         {"compute": {"cluster": "tls://me:hunter2@host:8786"}},
         {"compute": {"cluster": "a:b", "cluster_options": {"api_token": "hunter2"}}},
-        {"compute": {"cluster": "a:b", "cluster_options": {"env": {"AWS_SECRET_ACCESS_KEY": "hunter2"}}}},
+        {
+            "compute": {
+                "cluster": "a:b",
+                "cluster_options": {"env": {"AWS_SECRET_ACCESS_KEY": "hunter2"}},
+            }
+        },
         {"compute": {"cluster": "a:b", "cluster_options": {"pods": [{"password": "hunter2"}]}}},
         {"compute": {"cluster": "a:b", "cluster_options": {"password": ["hunter2"]}}},
         {"compute": {"cluster": "a:b", "cluster_options": {"extra": ["--token=hunter2"]}}},
@@ -89,7 +100,9 @@ def test_mistakes_in_keys_get_a_suggestion(changes: dict[str, Any], text: str) -
         {"budget": {"dataset": "d", "ledger": "postgresql://me@host/db?password=hunter2"}},
     ],
 )  # fmt: skip
-def test_a_spec_with_a_secret_in_it_is_refused_without_repeating_it(changes: dict[str, Any]) -> None:
+def test_a_spec_with_a_secret_in_it_is_refused_without_repeating_it(
+    changes: dict[str, Any],
+) -> None:
     """Specs are parameters of flows: whatever is in one is in Prefect's database."""
     with pytest.raises(InvalidSpec, match=r"environment|env: NAME|cannot be read") as caught:
         parse_release_spec({**SPEC, **changes})
@@ -97,8 +110,19 @@ def test_a_spec_with_a_secret_in_it_is_refused_without_repeating_it(changes: dic
 
 
 def test_what_is_no_secret_may_stand_in_a_spec() -> None:
-    options = {"aws_region": "eu-north-1", "endpoint_url": "http://127.0.0.1:9000", "skip_signature": True, "bucket": "b"}
+    options = {
+        "aws_region": "eu-north-1",
+        "endpoint_url": "http://127.0.0.1:9000",
+        "skip_signature": True,
+        "bucket": "b",
+    }
     given = {**SPEC, "source": {"url": "s3://b/x@2024/y", "options": options}}
-    given["compute"] = {"cluster": "a:b", "cluster_options": {"n_workers": 4, "env": {"OMP_NUM_THREADS": "1"}}}
-    given["budget"] = {"dataset": "d", "ledger": "postgresql+psycopg://me@host:5432/db?sslmode=require"}
+    given["compute"] = {
+        "cluster": "a:b",
+        "cluster_options": {"n_workers": 4, "env": {"OMP_NUM_THREADS": "1"}},
+    }
+    given["budget"] = {
+        "dataset": "d",
+        "ledger": "postgresql+psycopg://me@host:5432/db?sslmode=require",
+    }
     assert parse_release_spec(given).source.options["aws_region"] == "eu-north-1"

@@ -1,4 +1,6 @@
-"""Bounds on rounding against exact rational arithmetic: dot products, inverses, every whitening kernel, whole recipes."""
+"""Bounds on rounding against exact rational arithmetic: dot products, inverses, every whitening
+kernel, whole recipes.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,27 @@ import numpy as np
 import pytest
 
 from dpdask.errors import OutOfReach
-from dpdask.noise import DenseFactor, DiagonalFactor, IidNoise, KroneckerNoise, LowRankFactor, ScaledIdentity, kernels, tiles
-from dpdask.noise.recipes import Tile, fit_kronecker
-from dpdask.noise.rounding import dot_error, float_share, gamma, moved_entries, moved_records, spectral_norm, whitened_rounding
-from dpdask.noise.stream import ReleaseKey, TileStream
+from dpdask.keystream import ReleaseKey, TileStream
+from dpdask.noise import (
+    DenseFactor,
+    DiagonalFactor,
+    IidNoise,
+    KroneckerNoise,
+    LowRankFactor,
+    ScaledIdentity,
+)
+from dpdask.noise.rounding import (
+    dot_error,
+    float_share,
+    gamma,
+    moved_entries,
+    moved_records,
+    spectral_norm,
+    whitened_rounding,
+)
 from dpdask.privacy import Adjacency
+from dpdask.privatizers import kernels, tiles
+from dpdask.privatizers.recipes import Tile, fit_kronecker
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Declared
 from dpdask.sensitivity import L2Ball, Origin, RecordBall
@@ -34,7 +52,10 @@ def exact(matrix: Any) -> list[list[Fraction]]:
 
 def product(a: list[list[Fraction]], b: list[list[Fraction]]) -> list[list[Fraction]]:
     columns = list(zip(*b, strict=True))
-    return [[sum((x * y for x, y in zip(row, column, strict=True)), Fraction(0)) for column in columns] for row in a]
+    return [
+        [sum((x * y for x, y in zip(row, column, strict=True)), Fraction(0)) for column in columns]
+        for row in a
+    ]
 
 
 def norm(rows: list[list[Fraction]]) -> float:
@@ -42,7 +63,9 @@ def norm(rows: list[list[Fraction]]) -> float:
 
 
 def apart(a: list[list[Fraction]], b: list[list[Fraction]]) -> float:
-    return norm([[x - y for x, y in zip(one, other, strict=True)] for one, other in zip(a, b, strict=True)])
+    return norm(
+        [[x - y for x, y in zip(one, other, strict=True)] for one, other in zip(a, b, strict=True)]
+    )
 
 
 def hostile(rng: np.random.Generator, size: int, kind: str) -> np.ndarray:
@@ -78,7 +101,9 @@ def test_dot_products_keep_their_bound(kind: str, size: int) -> None:
 def test_a_plain_sum_of_so_many_terms_would_break_the_bound() -> None:
     """The twin: one long chain, as in 0.1.0."""
     n = 2**20
-    x = np.concatenate([[2.0**40], np.full(n, 0.6 * 2.0**-12)])  # a little more than half a last place, rounded up every time
+    x = np.concatenate(
+        [[2.0**40], np.full(n, 0.6 * 2.0**-12)]
+    )  # a little more than half a last place, rounded up every time
     plain = 0.0
     for v in x.tolist():
         plain += v
@@ -102,10 +127,14 @@ def test_spectral_norms_are_upper_bounds_and_tight(seed: int) -> None:
         assert true <= found <= true * (1 + mpmath.mpf("1e-10"))
 
 
-def low_rank(size: int, rank: int, seed: int, scales: Any = None, base: float = 1.0) -> LowRankFactor:
+def low_rank(
+    size: int, rank: int, seed: int, scales: Any = None, base: float = 1.0
+) -> LowRankFactor:
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((size, rank)))[0]
-    return LowRankFactor(base, directions, np.geomspace(0.01, 30, rank) if scales is None else scales)
+    return LowRankFactor(
+        base, directions, np.geomspace(0.01, 30, rank) if scales is None else scales
+    )
 
 
 def applied(factor: Any) -> list[list[Fraction]]:
@@ -121,7 +150,10 @@ def applied(factor: Any) -> list[list[Fraction]]:
             row[i] += Fraction(1 / factor.base)
         return rows
     diagonal = np.broadcast_to(factor.diagonal(), factor.size)
-    return [[1 / Fraction(float(d)) if i == j else Fraction(0) for j in range(factor.size)] for i, d in enumerate(diagonal)]
+    return [
+        [1 / Fraction(float(d)) if i == j else Fraction(0) for j in range(factor.size)]
+        for i, d in enumerate(diagonal)
+    ]
 
 
 def dense(size: int, seed: int, condition: float = 1e3) -> DenseFactor:
@@ -156,7 +188,9 @@ def test_a_factor_bounds_the_matrix_that_is_applied(name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FACTORS)
 def test_whitening_keeps_its_bound_in_every_kernel(name: str, kind: str) -> None:
-    """The integers of a tile, less its noise, against ratio * W x in rational numbers; also among several coloured modes."""
+    """The integers of a tile, less its noise, against ratio * W x in rational numbers; also among
+    several coloured modes.
+    """
     factor = FACTORS[name]
     size = factor.size
     x = hostile(np.random.default_rng(7), size, kind)
@@ -167,13 +201,18 @@ def test_whitening_keeps_its_bound_in_every_kernel(name: str, kind: str) -> None
     ratio = 2.0 ** min(30, 50 - math.ceil(math.log2(reach)))
     found = integers_of(x, factor, scale, ratio)
     total = float_share([factor, DiagonalFactor(scale)]) / factor.smallest / 0.7 * np.linalg.norm(x)
-    assert apart(found, [[v * Fraction(ratio) for v in row] for row in single]) <= ratio * total + math.sqrt(x.size) / 2
+    assert (
+        apart(found, [[v * Fraction(ratio) for v in row] for row in single])
+        <= ratio * total + math.sqrt(x.size) / 2
+    )
     if not isinstance(factor, DiagonalFactor | ScaledIdentity):
         mixed = tiles._transform(x, factor, 0, inverse=True)
         assert apart(exact(mixed), wanted) <= factor.whitening_error() * np.linalg.norm(x)
 
 
-def integers_of(x: np.ndarray, factor: Any, scale: np.ndarray, ratio: float) -> list[list[Fraction]]:
+def integers_of(
+    x: np.ndarray, factor: Any, scale: np.ndarray, ratio: float
+) -> list[list[Fraction]]:
     """What a kernel adds noise to: its sums on x less its sums on zeros."""
     bound = float(np.max(np.abs(x))) * 2
     seen: list[np.ndarray] = []
@@ -181,7 +220,10 @@ def integers_of(x: np.ndarray, factor: Any, scale: np.ndarray, ratio: float) -> 
     for values in (x, np.zeros(x.shape)):
         out = np.empty(x.shape)
         if isinstance(factor, LowRankFactor):
-            lows, highs = (np.full(len(x), -bound), np.full(2, -bound)), (np.full(len(x), bound), np.full(2, bound))
+            lows, highs = (
+                (np.full(len(x), -bound), np.full(2, -bound)),
+                (np.full(len(x), bound), np.full(2, bound)),
+            )
             sums = np.empty(x.shape)
             tiles._add_low_rank(values, out, sums, factor, scale, lows, highs, stream(), ratio, 0)
             seen.append(sums)
@@ -193,7 +235,13 @@ def integers_of(x: np.ndarray, factor: Any, scale: np.ndarray, ratio: float) -> 
         else:
             rows = np.ascontiguousarray(np.broadcast_to(given, len(x)))
             tiles.add_kronecker(
-                values, out, stream=stream(), factors=[rows, scale], ratio=ratio, low=[-bound] * 2, high=[bound] * 2
+                values,
+                out,
+                stream=stream(),
+                factors=[rows, scale],
+                ratio=ratio,
+                low=[-bound] * 2,
+                high=[bound] * 2,
             )
             seen.append(np.rint(out / (rows[:, None] / ratio * scale)))
     return [
@@ -213,13 +261,24 @@ def test_entries_that_one_unit_can_move() -> None:
 def test_the_noise_grows_until_everything_is_paid_for() -> None:
     factor = low_rank(4096, 4, 9)
     noise = KroneckerNoise((factor, ScaledIdentity(3)))
-    body = RecordBall(l2=0.004, record_axis=1, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    body = RecordBall(
+        l2=0.004, record_axis=1, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED
+    )
     mu = body.whitened(noise.factors)
     recipe, real = fit_kronecker(
-        noise, mu=mu, low=[-1.0] * 2, high=[1.0] * 2, record_axis=1, clipping=None, asked=None, body=body
+        noise,
+        mu=mu,
+        low=[-1.0] * 2,
+        high=[1.0] * 2,
+        record_axis=1,
+        clipping=None,
+        asked=None,
+        body=body,
     )
     assert real == mu
-    extra, floating = whitened_rounding(recipe.noise.factors, ratio=recipe.ratio, moved=4096, norm=64.0)
+    extra, floating = whitened_rounding(
+        recipe.noise.factors, ratio=recipe.ratio, moved=4096, norm=64.0
+    )
     assert 0 < floating < extra
     assert body.whitened(recipe.noise.factors) + extra <= mu * (1 + 4e-14)
     assert recipe.noise.entry_std < 1.01 * noise.entry_std
@@ -243,11 +302,15 @@ def test_what_floating_point_moves_too_far_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [2**10, 2**16])
 def test_finished_results_stay_usable(size: int) -> None:
-    """A cut of at least 2^16 standard deviations of the quietest direction, and less than one per cent more noise."""
+    """A cut of at least 2^16 standard deviations of the quietest direction, and less than one per
+    cent more noise.
+    """
     factor = low_rank(size, 4, 11)
     noise = KroneckerNoise((factor, ScaledIdentity(8)))
     body = L2Ball(l2=0.3 * factor.smallest, adjacency=Adjacency.REPLACE_ONE, origin=Origin.DECLARED)
-    query = Declared(source_shape=(size, 8), answer_shape=(size, 8), body=body, bound=None, norm_bound=None)
+    query = Declared(
+        source_shape=(size, 8), answer_shape=(size, 8), body=body, bound=None, norm_bound=None
+    )
     fitted = query.fit(noise, mu=body.whitened(noise.factors), asked=None)
     assert fitted.recipe.largest >= 2.0**16 * factor.smallest
     assert fitted.recipe.noise.entry_std < 1.01 * noise.entry_std
@@ -275,7 +338,9 @@ def test_counts_beyond_exact_steps_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 def test_a_declared_entry_is_off_by_less_than_eleven_sixteenths(dtype: str) -> None:
-    """Half a step of rounding and three roundings of the product, at the largest entries of the grid."""
+    """Half a step of rounding and three roundings of the product, at the largest entries of the
+    grid.
+    """
     step = 0.3 / 2**14
     rng = np.random.default_rng(3)
     x = rng.uniform(2.0**48, 2.0**49, 20_000) * step
@@ -283,5 +348,8 @@ def test_a_declared_entry_is_off_by_less_than_eleven_sixteenths(dtype: str) -> N
         step = 2.0**10 + 0.3
         x = rng.integers(2**57, 2**59, 20_000)
     found = np.rint(np.asarray(x, dtype=np.float64) * (1 / step))
-    off = max(abs(Fraction(int(f)) - Fraction(v) / Fraction(step)) for f, v in zip(found, x.tolist(), strict=True))
+    off = max(
+        abs(Fraction(int(f)) - Fraction(v) / Fraction(step))
+        for f, v in zip(found, x.tolist(), strict=True)
+    )
     assert off <= Fraction(11, 16)

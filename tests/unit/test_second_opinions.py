@@ -14,28 +14,41 @@ from opendp.metrics import l2_distance
 from opendp.mod import enable_features
 
 from dpdask import Adjacency, GaussianProfile, PrivacyBudget, Steps
+from dpdask.accounting import SampledProfile, compose
 from dpdask.mechanisms import analytic_gaussian
-from dpdask.profiles import SampledProfile, compose
 from tests.conftest import ball
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.5, 2.0])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_gaussian_profile_agrees_with_dp_accounting(mu: float, epsilon: float) -> None:
-    theirs = privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-4)
-    assert math.isclose(GaussianProfile(mu).delta(epsilon), theirs.get_delta_for_epsilon(epsilon), rel_tol=1e-3, abs_tol=1e-15)
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        1 / mu, value_discretization_interval=1e-4
+    )
+    assert math.isclose(
+        GaussianProfile(mu).delta(epsilon),
+        theirs.get_delta_for_epsilon(epsilon),
+        rel_tol=1e-3,
+        abs_tol=1e-15,
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-5), (8.0, 1e-9)])
 def test_analytic_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
     theirs = dp_accounting.get_sigma_gaussian(epsilon, delta)
-    ours = analytic_gaussian(budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,))
+    ours = analytic_gaussian(
+        budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,)
+    )
     assert math.isclose(ours.calibration["sigma"], theirs, rel_tol=1e-4)
 
 
-@pytest.mark.parametrize(("mu", "rate", "steps"), [(1.0, 0.01, 1000), (0.5, 0.1, 50), (2.0, 0.001, 5000)])
+@pytest.mark.parametrize(
+    ("mu", "rate", "steps"), [(1.0, 0.01, 1000), (0.5, 0.1, 50), (2.0, 0.001, 5000)]
+)
 def test_sampled_steps_agree_with_dp_accounting(mu: float, rate: float, steps: int) -> None:
-    accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant = dp_accounting.pld.PLDAccountant(
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1 / mu))
     accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps))
     ours = compose([(SampledProfile(GaussianProfile(mu), rate, Adjacency.ADD_REMOVE_ONE), steps)])
@@ -43,9 +56,14 @@ def test_sampled_steps_agree_with_dp_accounting(mu: float, rate: float, steps: i
 
 
 def test_replace_one_sampling_costs_no_less_than_add_remove() -> None:
-    """The same mu: replace-one pairs are dominated by a symmetric curve that covers both add and remove."""
+    """The same mu: replace-one pairs are dominated by a symmetric curve that covers both add and
+    remove.
+    """
     step = GaussianProfile(1.0)
-    pairs = {adjacency: compose([(SampledProfile(step, 0.01, adjacency), 1000)]).epsilon(1e-6) for adjacency in Adjacency}
+    pairs = {
+        adjacency: compose([(SampledProfile(step, 0.01, adjacency), 1000)]).epsilon(1e-6)
+        for adjacency in Adjacency
+    }
     assert pairs[Adjacency.REPLACE_ONE] >= pairs[Adjacency.ADD_REMOVE_ONE] * (1 - 1e-3)
 
 
@@ -59,17 +77,25 @@ def test_sampled_calibration_meets_the_budget_in_dp_accountings_books() -> None:
         steps=Steps(count=2000, sampling_rate=0.004),
     )
     assert made.guarantee.certified
-    accountant = dp_accounting.pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    step = dp_accounting.PoissonSampledDpEvent(0.004, dp_accounting.GaussianDpEvent(made.calibration["sigma"]))
+    accountant = dp_accounting.pld.PLDAccountant(
+        dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    step = dp_accounting.PoissonSampledDpEvent(
+        0.004, dp_accounting.GaussianDpEvent(made.calibration["sigma"])
+    )
     accountant.compose(dp_accounting.SelfComposedDpEvent(step, 2000))
     assert 1.98 < accountant.get_epsilon(1e-5) < 2.002
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-5), (4.0, 1e-8)])
 def test_opendps_gaussian_map_agrees_that_our_noise_suffices(epsilon: float, delta: float) -> None:
-    """OpenDP reaches (epsilon, delta) through zero-concentrated DP, a looser road: never below ours, never far off."""
+    """OpenDP reaches (epsilon, delta) through zero-concentrated DP, a looser road: never below
+    ours, never far off.
+    """
     enable_features("contrib")
-    ours = analytic_gaussian(budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,))
+    ours = analytic_gaussian(
+        budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,)
+    )
     sigma = ours.calibration["sigma"]
     space = vector_domain(atom_domain(T=float, nan=False)), l2_distance(T=float)
     gaussian = make_gaussian(*space, scale=sigma)

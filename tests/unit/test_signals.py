@@ -1,4 +1,6 @@
-"""Signals wait while a transaction runs: they are not lost, and they never leave the ledger locked against ourselves."""
+"""Signals wait while a transaction runs: they are not lost, and they never leave the ledger locked
+against ourselves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def raise_stop(signum: int, _frame: object) -> None:
 def signum(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     before = signal.signal(request.param, raise_stop)
     yield request.param
-    assert signal.signal(request.param, before) is raise_stop  # whatever happened, the handler is back
+    assert (
+        signal.signal(request.param, before) is raise_stop
+    )  # whatever happened, the handler is back
 
 
 def test_a_signal_waits_until_the_block_is_done(signum: signal.Signals) -> None:
@@ -93,7 +97,10 @@ def test_other_threads_do_not_touch_handlers(signum: signal.Signals) -> None:
 
 
 def test_a_signal_without_a_handler_keeps_its_effect() -> None:
-    code = "import os, signal; from dpdask.signals import *\nwith signals_deferred(): os.kill(os.getpid(), signal.SIGTERM)"
+    code = (
+        "import os, signal; from dpdask.signals import *\nwith signals_deferred():"
+        " os.kill(os.getpid(), signal.SIGTERM)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGTERM
 
 
@@ -129,7 +136,9 @@ print(interrupted, ledger.verify())
 
 
 def test_an_interrupt_never_leaves_the_ledger_locked(tmp_path: Path) -> None:
-    """Before signals waited, one in the wrong instruction left a transaction open, and the clean-up waited for its lock."""
+    """Before signals waited, one in the wrong instruction left a transaction open, and the clean-up
+    waited for its lock.
+    """
     arguments = [sys.executable, "-c", LEDGER_UNDER_FIRE, f"sqlite:///{tmp_path}/ledger.db"]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

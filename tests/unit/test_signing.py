@@ -1,4 +1,6 @@
-"""Signatures: keys are files of their owner alone, statements serve one purpose, and nothing secret is ever shown."""
+"""Signatures: keys are files of their owner alone, statements serve one purpose, and nothing secret
+is ever shown.
+"""
 
 from __future__ import annotations
 
@@ -97,14 +99,23 @@ def test_a_key_is_never_created_over_an_existing_file(tmp_path: Path, existing: 
     (tmp_path / existing).write_text("older")
     with pytest.raises(InvalidKey, match="exists"):
         create_key(tmp_path / "curator.key")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir() if p.is_file()] == [(existing, "older")]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir() if p.is_file()] == [
+        (existing, "older")
+    ]
 
 
 def test_of_many_who_create_the_same_key_at_once_one_does(tmp_path: Path) -> None:
-    code = "import sys; from dpdask.signing import create_key; print(create_key(sys.argv[1]).base64)"
+    code = (
+        "import sys; from dpdask.signing import create_key; print(create_key(sys.argv[1]).base64)"
+    )
     path = tmp_path / "curator.key"
     racing = [
-        subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(4)
     ]
     said = [process.communicate()[0].strip() for process in racing]
@@ -151,20 +162,29 @@ def test_a_private_key_that_others_may_use_is_refused(tmp_path: Path, mode: int)
 
 
 def private_pem(key: Any) -> bytes:
-    pem: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem: bytes = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return pem
 
 
 def test_other_kinds_of_keys_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.key"
     other = rsa.generate_private_key(65537, 2048)
-    for content in (private_pem(other), b"", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", b"\0" * 100):
+    for content in (
+        private_pem(other),
+        b"",
+        b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+        b"\0" * 100,
+    ):
         path.write_bytes(content)
         path.chmod(0o600)
         with pytest.raises(InvalidKey, match="not a valid signing key"):
             read_signing_key(path)
     path.write_bytes(
-        other.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        other.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
     )
     with pytest.raises(InvalidKey, match="not a valid Ed25519 public key"):
         read_public_key(path)
@@ -180,7 +200,9 @@ def test_a_private_key_handed_out_by_mistake_is_not_taken_for_a_public_one(tmp_p
         read_public_key(tmp_path / "curator.key")
 
 
-def test_a_passphrase_encrypts_the_key_and_is_needed_to_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passphrase_encrypts_the_key_and_is_needed_to_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DPDASK_SIGNING_KEY_PASSPHRASE", "correct horse")
     path = tmp_path / "curator.key"
     public = create_key(path)
@@ -236,7 +258,9 @@ def test_a_vector_of_rfc_8032_is_reproduced() -> None:
         "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
     )
     key = SigningKey(Ed25519PrivateKey.from_private_bytes(secret))
-    assert key.public.raw.hex() == "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    assert (
+        key.public.raw.hex() == "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    )
     assert base64.b64decode(sign(key, b"\x72")).hex() == expected
     check(key.public, b"\x72", sign(key, b"\x72"))
 
@@ -244,9 +268,15 @@ def test_a_vector_of_rfc_8032_is_reproduced() -> None:
 def test_a_signature_fits_one_key_and_one_message() -> None:
     key, other = known_key(), known_key(1)
     signature = sign(key, b"message")
-    assert signature == sign(key, b"message")  # a release that is resumed is signed by the same bytes
+    assert signature == sign(
+        key, b"message"
+    )  # a release that is resumed is signed by the same bytes
     check(key.public, b"message", signature)
-    for public, message in ((other.public, b"message"), (key.public, b"massage"), (key.public, b"")):
+    for public, message in (
+        (other.public, b"message"),
+        (key.public, b"massage"),
+        (key.public, b""),
+    ):
         with pytest.raises(VerificationFailed, match="does not fit"):
             check(public, message, signature)
 
@@ -343,7 +373,12 @@ def test_a_signed_head_survives_json_and_finds_every_change() -> None:
 
 @pytest.mark.parametrize(
     "facts",
-    [(CARD[:-1], ROOT, At()), (CARD, ROOT.upper(), At()), (CARD, ROOT, At(hash="")), (CARD, ROOT, At(sequence=0))],
+    [
+        (CARD[:-1], ROOT, At()),
+        (CARD, ROOT.upper(), At()),
+        (CARD, ROOT, At(hash="")),
+        (CARD, ROOT, At(sequence=0)),
+    ],
 )
 def test_a_statement_of_what_is_not_a_digest_is_refused(facts: Any) -> None:
     with pytest.raises(VerificationFailed):
@@ -392,14 +427,20 @@ def test_a_signature_that_is_not_one_fails_in_one_line(change: dict[str, Any]) -
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("tampered", [False, True])
 def test_openssl_checks_a_signature_by_the_public_key_file(tmp_path: Path, tampered: bool) -> None:
-    """A reader does not need dpdask: the statement, the signature and the .pub file are enough for OpenSSL."""
+    """A reader does not need dpdask: the statement, the signature and the .pub file are enough for
+    OpenSSL.
+    """
     create_key(tmp_path / "curator.key")
     statement = release_statement(CARD, ROOT, At())
     signature = sign(read_signing_key(tmp_path / "curator.key"), statement)
     (tmp_path / "signature").write_bytes(base64.b64decode(signature))
     (tmp_path / "statement").write_bytes(statement + b" " * tampered)
     files = ["-inkey", "curator.key.pub", "-in", "statement", "-sigfile", "signature"]
-    checked = subprocess.run(["openssl", "pkeyutl", "-verify", "-pubin", "-rawin", *files], cwd=tmp_path, capture_output=True)
+    checked = subprocess.run(
+        ["openssl", "pkeyutl", "-verify", "-pubin", "-rawin", *files],
+        cwd=tmp_path,
+        capture_output=True,
+    )
     assert (checked.returncode == 0) is not tampered
 
 
@@ -419,7 +460,10 @@ def test_key_create_and_show(configuration: Path) -> None:
         "path": str(configuration / "signing.key.pub"),
     }
     assert fingerprint(public) in command("show").stdout
-    assert fingerprint(public) in command("show", "--path", str(configuration / "signing.key.pub")).stdout
+    assert (
+        fingerprint(public)
+        in command("show", "--path", str(configuration / "signing.key.pub")).stdout
+    )
     secret = (configuration / "signing.key").read_text().splitlines()[1]
     for text in (created.output, command("show").output):
         assert secret not in text

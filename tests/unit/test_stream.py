@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpdask.noise.stream import ReleaseKey, TileStream
+from dpdask.keystream import ReleaseKey, TileStream
 
 SECRET = bytes(range(200, 232))
 PRINT = bytes(32)
 
 
-def tile(*index: int, component: str = "noise", fingerprint: bytes = PRINT, secret: bytes = SECRET) -> TileStream:
+def tile(
+    *index: int, component: str = "noise", fingerprint: bytes = PRINT, secret: bytes = SECRET
+) -> TileStream:
     return ReleaseKey(secret).tile(fingerprint=fingerprint, component=component, index=index)
 
 
@@ -30,7 +32,10 @@ def words(stream: TileStream, start: int, count: int) -> np.ndarray:
 def test_a_key_shows_nothing_of_itself(caplog: pytest.LogCaptureFixture) -> None:
     key = ReleaseKey(SECRET)
     logging.getLogger("test").warning("%s %r", key, [key])
-    shown = f"{key} {key!r} {key:>40} {[key]} {key.travelling()!r} {key.tile(fingerprint=PRINT, component='n', index=())!r}"
+    shown = (
+        f"{key} {key!r} {key:>40} {[key]} {key.travelling()!r}"
+        f" {key.tile(fingerprint=PRINT, component='n', index=())!r}"
+    )
     for form in (shown, caplog.text):
         assert "redacted" in form
         assert SECRET.hex() not in form
@@ -70,7 +75,9 @@ def test_a_key_is_32_bytes(secret: bytes) -> None:
 
 def test_the_keystream_is_plain_aes_256_ctr() -> None:
     subkey = bytes(range(32))
-    expected = Cipher(algorithms.AES256(subkey), modes.CTR(bytes(16))).encryptor().update(bytes(8000))
+    expected = (
+        Cipher(algorithms.AES256(subkey), modes.CTR(bytes(16))).encryptor().update(bytes(8000))
+    )
     assert words(TileStream(subkey), 0, 1000).tobytes() == expected
 
 
@@ -108,7 +115,10 @@ def test_every_name_of_a_tile_changes_its_stream() -> None:
 
 
 def test_a_hundred_thousand_subkeys_do_not_collide() -> None:
-    seen = {words(tile(i // 317, i % 317, component=f"c{i % 3}"), 0, 2).tobytes() for i in range(100_000)}
+    seen = {
+        words(tile(i // 317, i % 317, component=f"c{i % 3}"), 0, 2).tobytes()
+        for i in range(100_000)
+    }
     assert len(seen) == 100_000
 
 

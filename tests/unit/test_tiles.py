@@ -1,4 +1,6 @@
-"""Tile kernels: the value rule, exact arithmetic, replay, and outputs that tell nothing by their bits."""
+"""Tile kernels: the value rule, exact arithmetic, replay, and outputs that tell nothing by their
+bits.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,17 @@ import numpy as np
 import pytest
 
 from dpdask.errors import InvalidNoise
-from dpdask.grid import Grid, clip_factors, record_norms
+from dpdask.keystream import ReleaseKey, TileStream, TravellingKey
 from dpdask.noise import DenseFactor, LowRankFactor
-from dpdask.noise.integers import exact_integers
-from dpdask.noise.stream import ReleaseKey, TileStream, TravellingKey
-from dpdask.noise.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical, gaussian_integers
+from dpdask.privatizers.exact_gaussian import exact_integers
+from dpdask.privatizers.grid import Grid, clip_factors, record_norms
+from dpdask.privatizers.tiles import (
+    add_iid,
+    add_iid_clipped,
+    add_kronecker,
+    add_spherical,
+    gaussian_integers,
+)
 
 KEY = ReleaseKey(bytes(range(32)))
 GRID = Grid.for_range(sigma=3.7, low=-4.0, high=4.0)
@@ -41,7 +49,16 @@ def awkward(dtype: str) -> np.ndarray:
     odd: list[float] = [0, 1, -1]
     if dtype.startswith("float"):
         top = float(np.finfo(dtype).max)
-        odd += [math.nan, -math.nan, math.inf, -math.inf, top, -top, float(np.finfo(dtype).tiny) / 4, -0.0]
+        odd += [
+            math.nan,
+            -math.nan,
+            math.inf,
+            -math.inf,
+            top,
+            -top,
+            float(np.finfo(dtype).tiny) / 4,
+            -0.0,
+        ]
     else:
         odd += [np.iinfo(dtype).min, np.iinfo(dtype).max]
     block.ravel()[5 : 5 + len(odd)] = np.array(odd, dtype=dtype)
@@ -103,7 +120,9 @@ def every_shape(travelling: TravellingKey, tile: int) -> bytes:
 
     add_iid(x, out, stream=fresh("iid"), grid=GRID)
     made.append(out.tobytes())
-    add_spherical(x, out, stream=fresh("spherical"), step=COARSE.step, low=-BOUND, high=BOUND, radius=50.0)
+    add_spherical(
+        x, out, stream=fresh("spherical"), step=COARSE.step, low=-BOUND, high=BOUND, radius=50.0
+    )
     made.append(out.tobytes())
     bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
     add_kronecker(x, out, stream=fresh("diagonal"), factors=[np.linspace(1, 2, 64), 0.5], **bounds)
@@ -120,7 +139,9 @@ def test_threads_order_fork_and_spawn_give_the_same_bytes() -> None:
     alone = [every_shape(travelling, tile) for tile in range(4)]
     assert len(set(alone)) == 4
     with ThreadPoolExecutor(4) as pool:
-        threads = list(pool.map(every_shape, itertools.repeat(travelling), [3, 2, 1, 0, 0, 1, 2, 3]))
+        threads = list(
+            pool.map(every_shape, itertools.repeat(travelling), [3, 2, 1, 0, 0, 1, 2, 3])
+        )
     assert threads == alone[::-1] + alone
     for method in ("fork", "spawn"):
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
@@ -128,7 +149,9 @@ def test_threads_order_fork_and_spawn_give_the_same_bytes() -> None:
 
 
 def test_no_output_tells_zero_from_the_bound_by_its_bits() -> None:
-    """The precision attack: with floating-point noise the low bits of x + noise betray x. Here all outputs are k * step."""
+    """The precision attack: with floating-point noise the low bits of x + noise betray x. Here all
+    outputs are k * step.
+    """
     n = 1 << 20
     grid = Grid.for_range(sigma=0.7, low=-0.1, high=0.1)
     outputs = []
@@ -147,7 +170,9 @@ def test_no_output_tells_zero_from_the_bound_by_its_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, 5e-324, -0.0, 2**62, -(2**62)])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 1e308, 5e-324, -0.0, 2**62, -(2**62)]
+)
 def test_extreme_values_follow_the_rule_in_every_kernel(dtype: str, value: float) -> None:
     if dtype.startswith("int"):
         if not math.isfinite(value) or value == 1e308:
@@ -163,13 +188,17 @@ def test_extreme_values_follow_the_rule_in_every_kernel(dtype: str, value: float
     bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -9.0], "high": [9.0, 4.0]}
     add_kronecker(x, out, stream=stream(5), factors=[2.0, 3.0], **bounds)
     assert np.all(np.isfinite(out))
-    add_kronecker(x, out, stream=stream(5), factors=[DenseFactor(np.tri(8) + np.eye(8)), 1.0], **bounds)
+    add_kronecker(
+        x, out, stream=stream(5), factors=[DenseFactor(np.tri(8) + np.eye(8)), 1.0], **bounds
+    )
     assert np.all(np.isfinite(out))
     add_spherical(x, out, stream=stream(5), step=COARSE.step, low=-BOUND, high=BOUND, radius=100.0)
     assert math.isclose(np.linalg.norm(out - by_rule(x, COARSE) * COARSE.step), 100.0, rel_tol=1e-2)
 
 
-def whitened_reference(x: np.ndarray, factors: list[Any], integers: np.ndarray, bound: float) -> np.ndarray:
+def whitened_reference(
+    x: np.ndarray, factors: list[Any], integers: np.ndarray, bound: float
+) -> np.ndarray:
     """U (round(S U^-1 clamp(x)) + k) / S with explicit matrices."""
     matrices = [
         f.to_dense() if hasattr(f, "to_dense") else np.diag(np.broadcast_to(f, n))
@@ -200,7 +229,15 @@ DENSE = DenseFactor(np.eye(24) * 3 + np.random.default_rng(6).standard_normal((2
         [3.0, np.linspace(1, 2, 24), LOW_RANK],
         [np.linspace(1, 2, 4), LOW_RANK, np.linspace(1, 2, 5)],
     ],
-    ids=["diagonal", "low-rank", "dense", "low-rank last", "both", "order 3 last", "order 3 middle"],
+    ids=[
+        "diagonal",
+        "low-rank",
+        "dense",
+        "low-rank last",
+        "both",
+        "order 3 last",
+        "order 3 middle",
+    ],
 )
 def test_kronecker_tiles_whiten_add_and_unwhiten(factors: list[Any]) -> None:
     sizes = [f.size if hasattr(f, "size") else None for f in factors]
@@ -209,19 +246,26 @@ def test_kronecker_tiles_whiten_add_and_unwhiten(factors: list[Any]) -> None:
         shape = (30, 24)
     x = data("float64", shape)
     out, dense_out = np.empty(shape), np.empty(shape)
-    bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0] * len(shape), "high": [4.0] * len(shape)}
+    bounds: dict[str, Any] = {
+        "ratio": RATIO,
+        "low": [-4.0] * len(shape),
+        "high": [4.0] * len(shape),
+    }
     add_kronecker(x, out, stream=stream(6), factors=factors, **bounds)
     # the integers, in the order in which the panels take them: recovered from a run on zeros
     add_kronecker(np.zeros(shape), dense_out, stream=stream(6), factors=factors, **bounds)
     integers = dense_out * RATIO
     for axis, f in enumerate(factors):
-        matrix = np.linalg.inv(f.to_dense() if hasattr(f, "to_dense") else np.diag(np.broadcast_to(f, shape[axis])))
+        matrix = np.linalg.inv(
+            f.to_dense() if hasattr(f, "to_dense") else np.diag(np.broadcast_to(f, shape[axis]))
+        )
         integers = np.moveaxis(np.tensordot(matrix, integers, (1, axis)), 0, axis)
     assert np.allclose(integers, np.rint(integers), atol=1e-4)
     drawn = np.sort(exact_integers(stream(6), RATIO, 0, x.size))
     assert np.array_equal(np.sort(np.rint(integers).astype(np.int64).ravel()), drawn)
     reference = whitened_reference(x, factors, np.rint(integers), 4.0)
-    # floating-point whitening may round a tie the other way: one grid step in a few entries, spread by the factors
+    # floating-point whitening may round a tie the other way: one grid step in a few entries, spread
+    # by the factors
     assert np.mean(np.abs(out - reference) > 1e-6) < 0.05
     assert np.allclose(out, reference, atol=20 / RATIO)
 
@@ -233,7 +277,15 @@ def test_a_float32_output_holds_the_rounded_float64_one(ratio: float) -> None:
     made = []
     for dtype in ("float64", "float32"):
         out = np.empty(x.shape, dtype)
-        add_kronecker(x, out, stream=stream(9), factors=[LOW_RANK, 2.0], ratio=ratio, low=[-4.0] * 2, high=[4.0] * 2)
+        add_kronecker(
+            x,
+            out,
+            stream=stream(9),
+            factors=[LOW_RANK, 2.0],
+            ratio=ratio,
+            low=[-4.0] * 2,
+            high=[4.0] * 2,
+        )
         made.append(out)
     assert np.array_equal(made[0].astype("float32"), made[1])
 
@@ -243,28 +295,45 @@ def test_spherical_tiles_hold_the_same_vector_in_every_dtype(dtype: str) -> None
     """8-byte outputs store the direction on the way, 4-byte ones draw it twice."""
     x = data("float64", (40, 50))
     exact, out = np.empty(x.shape), np.empty(x.shape, dtype)
-    add_spherical(x, exact, stream=stream(10), step=COARSE.step, low=-BOUND, high=BOUND, radius=300.0)
+    add_spherical(
+        x, exact, stream=stream(10), step=COARSE.step, low=-BOUND, high=BOUND, radius=300.0
+    )
     add_spherical(x, out, stream=stream(10), step=COARSE.step, low=-BOUND, high=BOUND, radius=300.0)
     steps = np.rint(exact / COARSE.step)
     expected = steps * COARSE.step if dtype.startswith("float") else steps
     assert np.array_equal(out, expected.astype(dtype))
     direction = exact_integers(stream(10), 2.0**24, 0, x.size).reshape(x.shape)
-    ideal = np.clip(x, -BOUND, BOUND) / COARSE.step + direction / np.linalg.norm(direction) * 300.0 / COARSE.step
+    ideal = (
+        np.clip(x, -BOUND, BOUND) / COARSE.step
+        + direction / np.linalg.norm(direction) * 300.0 / COARSE.step
+    )
     assert np.max(np.abs(steps - ideal)) <= 0.5 + 1e-6
 
 
 def test_spherical_noise_refuses_a_grid_that_would_show_its_lattice() -> None:
     x, out = data("float64"), np.empty((37, 53))
     with pytest.raises(InvalidNoise, match="coarser grid"):
-        add_spherical(x, out, stream=stream(10), step=GRID.step, low=-BOUND, high=BOUND, radius=300.0)
+        add_spherical(
+            x, out, stream=stream(10), step=GRID.step, low=-BOUND, high=BOUND, radius=300.0
+        )
     with pytest.raises(InvalidNoise, match="coarser grid"):
-        add_spherical(x, out, stream=stream(10), step=COARSE.step, low=-BOUND, high=BOUND, radius=1e9)
+        add_spherical(
+            x, out, stream=stream(10), step=COARSE.step, low=-BOUND, high=BOUND, radius=1e9
+        )
 
 
 def test_a_single_entry_gets_the_whole_radius() -> None:
     out = np.empty(1)
     for tile in range(50):
-        add_spherical(np.zeros(1), out, stream=stream(11, tile), step=COARSE.step, low=-BOUND, high=BOUND, radius=37.0)
+        add_spherical(
+            np.zeros(1),
+            out,
+            stream=stream(11, tile),
+            step=COARSE.step,
+            low=-BOUND,
+            high=BOUND,
+            radius=37.0,
+        )
         assert math.isclose(abs(out[0]), 37.0, rel_tol=2e-3)
 
 
@@ -288,12 +357,16 @@ def test_a_negative_record_axis_counts_from_the_end() -> None:
 def test_a_signalling_nan_makes_no_warning() -> None:
     x = np.frombuffer(np.full(24 * 7, 0x7FA00000, np.uint32).tobytes(), np.float32).reshape(24, 7)
     out = np.empty((24, 7), np.float32)
-    add_kronecker(x, out, stream=stream(13), factors=[DENSE, 1.0], ratio=RATIO, low=[-4.0] * 2, high=[4.0] * 2)
+    add_kronecker(
+        x, out, stream=stream(13), factors=[DENSE, 1.0], ratio=RATIO, low=[-4.0] * 2, high=[4.0] * 2
+    )
     assert np.all(np.isfinite(out))
 
 
 def test_settled_blocks_reach_the_output() -> None:
-    """At ratio 2^30 many blocks hold a doubtful pair; the tile equals the exact integers all the same."""
+    """At ratio 2^30 many blocks hold a doubtful pair; the tile equals the exact integers all the
+    same.
+    """
     n = 1 << 18
     out = np.empty(n)
     gaussian_integers(stream(7), 2.0**30, out)
@@ -308,11 +381,20 @@ def test_settled_blocks_reach_the_output() -> None:
         (lambda x: add_iid(x.T, np.empty(x.T.shape), stream=stream(0), grid=GRID), "C-contiguous"),
         (lambda x: add_iid(x, np.empty((2, 2)), stream=stream(0), grid=GRID), "output shape"),
         (
-            lambda x: add_iid_clipped(x, x.copy(), stream=stream(0), grid=GRID, factors=np.ones(3), record_axis=0),
+            lambda x: add_iid_clipped(
+                x, x.copy(), stream=stream(0), grid=GRID, factors=np.ones(3), record_axis=0
+            ),
             "clip factors",
         ),
         (
-            lambda x: add_iid_clipped(x, x.copy(), stream=stream(0), grid=GRID, factors=np.ones(37, "float32"), record_axis=0),
+            lambda x: add_iid_clipped(
+                x,
+                x.copy(),
+                stream=stream(0),
+                grid=GRID,
+                factors=np.ones(37, "float32"),
+                record_axis=0,
+            ),
             "from 0 to 1",
         ),
         (lambda x: gaussian_integers(stream(0), RATIO, np.zeros((4, 6))[:, :3]), "contiguous"),
@@ -330,19 +412,37 @@ def test_settled_blocks_reach_the_output() -> None:
         ),
         (
             lambda x: add_kronecker(
-                x, x.copy(), stream=stream(0), factors=[DENSE, 1.0], ratio=RATIO, low=[-1.0] * 2, high=[1.0] * 2
+                x,
+                x.copy(),
+                stream=stream(0),
+                factors=[DENSE, 1.0],
+                ratio=RATIO,
+                low=[-1.0] * 2,
+                high=[1.0] * 2,
             ),
             "span that axis",
         ),
         (
             lambda x: add_kronecker(
-                x, x.copy(), stream=stream(0), factors=[1.0, 1.0], ratio=RATIO, low=[-math.inf] * 2, high=[math.inf] * 2
+                x,
+                x.copy(),
+                stream=stream(0),
+                factors=[1.0, 1.0],
+                ratio=RATIO,
+                low=[-math.inf] * 2,
+                high=[math.inf] * 2,
             ),
             "finite",
         ),
         (
             lambda x: add_kronecker(
-                x, x.copy(), stream=stream(0), factors=[1e-9, 1.0], ratio=RATIO, low=[-1e9] * 2, high=[1e9] * 2
+                x,
+                x.copy(),
+                stream=stream(0),
+                factors=[1e-9, 1.0],
+                ratio=RATIO,
+                low=[-1e9] * 2,
+                high=[1e9] * 2,
             ),
             "2\\^51",
         ),
@@ -355,7 +455,9 @@ def test_misuse_is_refused(recipe: Any, message: str) -> None:
 
 @pytest.mark.parametrize("shape", ["iid", "clipped", "diagonal", "spherical", "low-rank"])
 def test_a_call_needs_less_than_four_megabytes_beyond_the_tile(shape: str) -> None:
-    """Python's and NumPy's allocations; compiled code allocates one block of 8 KiB and, for panels, some rows."""
+    """Python's and NumPy's allocations; compiled code allocates one block of 8 KiB and, for panels,
+    some rows.
+    """
     x, out = data("float64", (1024, 2048)), np.empty((1024, 2048))
     directions = np.linalg.qr(np.random.default_rng(5).standard_normal((1024, 10)))[0]
     low_rank = LowRankFactor(1.0, directions, np.linspace(0.5, 2, 10))
@@ -371,9 +473,15 @@ def test_a_call_needs_less_than_four_megabytes_beyond_the_tile(shape: str) -> No
             factors=clip_factors(record_norms(x, record_axis=0, step=clip.step), grid=clip),
             record_axis=0,
         ),
-        "diagonal": lambda: add_kronecker(x, out, stream=stream(8), factors=[np.ones(1024), 2.0], **bounds),
-        "spherical": lambda: add_spherical(x, out, stream=stream(8), step=COARSE.step, low=-BOUND, high=BOUND, radius=5.0),
-        "low-rank": lambda: add_kronecker(x, out, stream=stream(8), factors=[low_rank, 1.0], **bounds),
+        "diagonal": lambda: add_kronecker(
+            x, out, stream=stream(8), factors=[np.ones(1024), 2.0], **bounds
+        ),
+        "spherical": lambda: add_spherical(
+            x, out, stream=stream(8), step=COARSE.step, low=-BOUND, high=BOUND, radius=5.0
+        ),
+        "low-rank": lambda: add_kronecker(
+            x, out, stream=stream(8), factors=[low_rank, 1.0], **bounds
+        ),
     }
     calls[shape]()
     tracemalloc.start()

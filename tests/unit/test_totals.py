@@ -1,4 +1,6 @@
-"""Sums of many records on their way to the noise's grid: integers that fit, rounding that is paid for, little of it lost."""
+"""Sums of many records on their way to the noise's grid: integers that fit, rounding that is paid
+for, little of it lost.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,26 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.grid import CLIP_LIMIT
 from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.noise.factors import DiagonalFactor, ScaledIdentity
 from dpdask.privacy import Adjacency
+from dpdask.privatizers.grid import CLIP_LIMIT
 from dpdask.queries.base import Fitted, Ranges
-from dpdask.queries.totals import Total, fit_total
+from dpdask.queries.exact_sum import Total, fit_total
 from dpdask.sensitivity import L2Ball, Origin
 
 
 def a_total(**changes: Any) -> Total:
     radius = changes.pop("radius", 2.0)
     body = L2Ball(l2=radius, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
-    facts = {"largest": 1.0, "power": 1, "records": 1000, "body": body, "entries": 1, "record_axis": 0}
+    facts = {
+        "largest": 1.0,
+        "power": 1,
+        "records": 1000,
+        "body": body,
+        "entries": 1,
+        "record_axis": 0,
+    }
     return Total(**{**facts, **changes})
 
 
@@ -43,12 +52,27 @@ sizes = st.floats(1e-6, 1e6)
     asked=st.sampled_from([None, 2**10, 2**14, 2**20]),
 )
 def test_every_number_fits_and_rounding_is_paid_for(
-    largest: float, records: int, loud: float, entries: int, power: int, ranged: bool, asked: int | None
+    largest: float,
+    records: int,
+    loud: float,
+    entries: int,
+    power: int,
+    ranged: bool,
+    asked: int | None,
 ) -> None:
-    """Whatever the sizes: sums stay in 64 bits, answers exact in doubles, records within their bound, the noise grown."""
+    """Whatever the sizes: sums stay in 64 bits, answers exact in doubles, records within their
+    bound, the noise grown.
+    """
     assume(power == 1 or not ranged)
     ranges = Ranges(pairs=((-largest, largest),), feature_axis=0, record_axis=0) if ranged else None
-    total = a_total(largest=largest, power=power, records=records, radius=2 * largest**power, entries=entries, ranges=ranges)
+    total = a_total(
+        largest=largest,
+        power=power,
+        records=records,
+        radius=2 * largest**power,
+        entries=entries,
+        ranges=ranges,
+    )
     noise = IidNoise((entries,), loud * total.body.radius)
     try:
         fitted = fit_total(noise, total, mu=1 / loud, asked=asked)
@@ -80,7 +104,9 @@ def test_rounding_an_answer_parts_two_of_them_by_one_step_at_most(shift: int) ->
     fitted = Fitted(recipe=None, mu=None, unit=0.5, shift=shift)  # type: ignore[arg-type]
     numbers = np.arange(-1000, 1000)
     answers = fitted.answer(numbers)
-    words = dataclasses.replace(fitted, words=2).answer(np.stack([numbers >> 32, numbers & (2**32 - 1)]))
+    words = dataclasses.replace(fitted, words=2).answer(
+        np.stack([numbers >> 32, numbers & (2**32 - 1)])
+    )
     assert np.array_equal(words, answers)
     apart = np.abs(answers[:, None] - answers[None, :]) / 0.5
     exact = np.abs(numbers[:, None] - numbers[None, :]) / 2**shift
@@ -92,7 +118,10 @@ def test_rounding_an_answer_parts_two_of_them_by_one_step_at_most(shift: int) ->
 def test_two_words_are_rounded_as_one_number(shift: int) -> None:
     """Also when the low words were added up beyond 32 bits, and for sums that no 64 bits hold."""
     rng = np.random.default_rng(shift)
-    answers, rests = rng.integers(-(2**49), 2**49, 500).tolist(), rng.integers(0, 2**shift, 500).tolist()
+    answers, rests = (
+        rng.integers(-(2**49), 2**49, 500).tolist(),
+        rng.integers(0, 2**shift, 500).tolist(),
+    )
     numbers = [(answer << shift) + rest for answer, rest in zip(answers, rests, strict=True)]
     carried = rng.integers(0, 2**20, 500).tolist()
     high = [(n >> 32) - c for n, c in zip(numbers, carried, strict=True)]
@@ -102,8 +131,12 @@ def test_two_words_are_rounded_as_one_number(shift: int) -> None:
 
 
 @pytest.mark.parametrize(("power", "radius", "most"), [(1, 2.0, 0.02), (2, math.sqrt(2), 0.4)])
-def test_what_a_million_records_lose_stays_below_the_noise(power: int, radius: float, most: float) -> None:
-    """At epsilon 1. On the noise's own grid of 2^14 steps, the twin, they would lose many times the noise."""
+def test_what_a_million_records_lose_stays_below_the_noise(
+    power: int, radius: float, most: float
+) -> None:
+    """At epsilon 1. On the noise's own grid of 2^14 steps, the twin, they would lose many times the
+    noise.
+    """
     total = a_total(power=power, records=10**6, radius=radius, entries=100)
     sigma = 3.73 * radius
     fitted = fit_total(IidNoise((100,), sigma), total, mu=0.25, asked=None)

@@ -29,7 +29,10 @@ def test_gaussian_delta(vector: dict[str, float]) -> None:
 @cases("analytic_sigma")
 def test_analytic_sigma(vector: dict[str, Any]) -> None:
     made = analytic_gaussian(
-        budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=(3,), steps=Steps(count=vector["steps"])
+        budget=budget_of(vector),
+        body=ball(vector["l2_sensitivity"]),
+        shape=(3,),
+        steps=Steps(count=vector["steps"]),
     )
     assert close(made.calibration["sigma"], vector["sigma"])
     assert made.calibration["sigma"] >= vector["sigma"] * (1 - 1e-11)
@@ -37,14 +40,21 @@ def test_analytic_sigma(vector: dict[str, Any]) -> None:
 
 @cases("classic_sigma")
 def test_classic_sigma(vector: dict[str, float]) -> None:
-    made = classic_gaussian(budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=(3,))
+    made = classic_gaussian(
+        budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=(3,)
+    )
     assert close(made.calibration["sigma"], vector["sigma"])
 
 
 @cases("mvg_general")
 def test_mvg_general_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
-    made = mvg(budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=shape, gamma=vector["gamma"])
+    made = mvg(
+        budget=budget_of(vector),
+        body=ball(vector["l2_sensitivity"]),
+        shape=shape,
+        gamma=vector["gamma"],
+    )
     assert close(made.calibration["bound"], vector["bound"])
 
 
@@ -77,7 +87,9 @@ def test_idn_bound(vector: dict[str, Any]) -> None:
         adjacency=Adjacency.REPLACE_ONE,
         origin=Origin.PUBLIC_RANGE,
     )
-    assert close(idn(budget=budget_of(vector), body=box, shape=shape).calibration["bound"], vector["bound"])
+    assert close(
+        idn(budget=budget_of(vector), body=box, shape=shape).calibration["bound"], vector["bound"]
+    )
 
 
 @cases("rank_one")
@@ -112,6 +124,8 @@ def test_rank_one_exact(vector: dict[str, Any]) -> None:
 @cases("dpsgd_step")
 def test_dpsgd_step(vector: dict[str, Any]) -> None:
     rate = vector["sampling_rate"]
-    step = amortise(budget_of(vector), steps=vector["epochs"] / rate, sampling_rate=rate, slack=vector["slack"])
+    step = amortise(
+        budget_of(vector), steps=vector["epochs"] / rate, sampling_rate=rate, slack=vector["slack"]
+    )
     assert close(step.epsilon, vector["step"][0])
     assert close(step.delta, vector["step"][1])

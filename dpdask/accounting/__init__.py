@@ -1,0 +1,29 @@
+"""Exact privacy profiles: delta(epsilon) and epsilon(delta) of the noise that is really added, and
+their composition.
+"""
+
+from dpdask.accounting.composed import (
+    ComposedProfile,
+    SampledProfile,
+    compose,
+    profile_from_description,
+)
+from dpdask.accounting.dominating import Dominated, dominating_gaussian
+from dpdask.accounting.gaussian import GaussianProfile
+from dpdask.accounting.radial import Chi, Gamma, HalfNormal, RadialLaw
+from dpdask.accounting.spherical import SphericalProfile
+
+__all__ = [
+    "Chi",
+    "ComposedProfile",
+    "Dominated",
+    "Gamma",
+    "GaussianProfile",
+    "HalfNormal",
+    "RadialLaw",
+    "SampledProfile",
+    "SphericalProfile",
+    "compose",
+    "dominating_gaussian",
+    "profile_from_description",
+]

@@ -1,7 +1,0 @@
-"""A plan on a Dask cluster: the driver's side, and what runs inside a task."""
-
-from dpdask.execute.cluster import connect
-from dpdask.execute.driver import OnProgress, Prepared, Progress, compute_directions, prepare, verify, write
-from dpdask.execute.tasks import Written
-
-__all__ = ["OnProgress", "Prepared", "Progress", "Written", "compute_directions", "connect", "prepare", "verify", "write"]

@@ -1,0 +1,180 @@
+"""Recurring releases of a growing array: each run privatises what is new since the last one, at a
+measured pace.
+"""
+
+import contextlib
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.states import Completed, Failed
+from pydantic import BaseModel, Field
+
+from dpdask.errors import DpdaskError, InvalidSpec
+from dpdask.flows.steps import carry_out, one_line, say_it_goes_on, tag_run
+from dpdask.ledger import Ledger, charged_after, open_ledger
+from dpdask.planning import check_no_placeholders, make_plan
+from dpdask.privacy import PrivacyBudget
+from dpdask.spec import ReleaseSpec
+from dpdask.spec.release import WindowSection
+from dpdask.storage import open_source, place_at
+
+__all__ = ["Pacing", "privatize_series"]
+
+
+class Pacing(BaseModel):
+    """What a dataset may spend within any stretch of ``days``; the budget of one run is the spec's
+    own.
+    """
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    days: Annotated[float, Field(gt=0)]
+
+
+class _Paced(Exception):
+    """The window is spent, politely."""
+
+
+@flow(
+    name="privatize-series",
+    persist_result=False,
+    on_crashed=[say_it_goes_on],
+    on_failure=[say_it_goes_on],
+    on_cancellation=[say_it_goes_on],
+)
+def privatize_series(
+    spec: ReleaseSpec,
+    series: str,
+    axis: int,
+    pacing: Pacing | None = None,
+    longest: Annotated[int | None, Field(ge=1)] = None,
+    whole_chunks: bool = False,
+    first: Annotated[int, Field(ge=0)] = 0,
+) -> Any:
+    """Release what the source gained along ``axis`` since the last run of ``series``.
+
+    The cursor is in the ledger: the end of the last window that was charged and not burned,
+    ``first`` before there is one. A series belongs to one axis of one array. ``output.url`` holds
+    ``{start}`` and ``{stop}``. A run that was cut off is finished first, at the output where it
+    began; a window without budget ends the run in the state Refused. With ``whole_chunks`` windows
+    end where a chunk of the source does: appending to a chunk that a run is reading changes the
+    source, and burns that run's release.
+    """
+    refusal, polite, windowed = None, None, None
+    try:
+        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+            windowed = next_release(ledger, spec, series, axis, longest, whole_chunks, first)
+            if windowed is not None and pacing is not None:
+                check_pace(ledger, windowed, pacing)
+    except _Paced as error:
+        polite = str(error)
+    except DpdaskError as error:
+        refusal = one_line(error)
+    tag_run(f"series:{series}")
+    if polite is not None:
+        return Completed(message=polite, name="Refused")
+    if refusal is not None:
+        return Failed(message=refusal)
+    if windowed is None:
+        return Completed(message=f"nothing new in series {series}", name="Idle")
+    return carry_out(windowed)
+
+
+def check_series_output(url: str) -> None:
+    """Every run of a series has an output of its own: its url holds ``{start}`` and ``{stop}``, and
+    nothing else to fill in.
+    """
+    if "{start}" not in url or "{stop}" not in url:
+        raise InvalidSpec(
+            f"output.url {url!r} is the same for every run; put {{start}} and {{stop}} into it"
+        )
+    check_no_placeholders(_filled(url, 0, 1))
+
+
+def _filled(url: str, start: int, stop: int) -> str:
+    return url.replace("{start}", str(start)).replace("{stop}", str(stop))
+
+
+def next_release(
+    ledger: Ledger,
+    spec: ReleaseSpec,
+    series: str,
+    axis: int,
+    longest: int | None,
+    whole_chunks: bool = False,
+    first: int = 0,
+) -> ReleaseSpec | None:
+    """The spec of the next window, an unfinished one first; None when there is nothing new."""
+    check_series_output(spec.output.url)
+    source = open_source(place_at(spec.source.url, spec.source.options), spec.source.array)
+    if not 0 <= axis < len(source.shape):
+        raise InvalidSpec(
+            f"axis {axis} is none of the source's axes; choose one from 0 to"
+            f" {len(source.shape) - 1}"
+        )
+    if whole_chunks and longest is not None and longest < source.chunks[axis]:
+        raise InvalidSpec(
+            f"longest={longest} never reaches the end of a chunk of {source.chunks[axis]}; raise"
+            " it to that"
+        )
+    past = ledger.windows(spec.budget.dataset, series)
+    if any((known.array, known.window["axis"]) != (source.address_digest, axis) for known in past):
+        raise InvalidSpec(
+            f"series {series!r} of this dataset belongs to another array or axis; give this one"
+            " a name of its own, and say with"
+            " `first` where it begins"
+        )
+    burned = [known.window for known in past if known.last == "burn"]
+    done = [known.window for known in past if known.last == "commit"]
+    unfinished = [known for known in past if known.open and known.window not in done]
+    if unfinished:
+        return _windowed(spec, unfinished[0].window, unfinished[0].output, burned)
+    start = max((known.window["stop"] for known in past if known.last != "burn"), default=first)
+    stop = source.shape[axis] if longest is None else min(source.shape[axis], start + longest)
+    if whole_chunks:
+        stop -= stop % source.chunks[axis]
+    if stop <= start:
+        return None
+    window = {"axis": axis, "start": start, "stop": stop, "series": series}
+    return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
+
+
+def _windowed(
+    spec: ReleaseSpec, window: dict[str, Any], url: str, burned: list[dict[str, Any]]
+) -> ReleaseSpec:
+    """The spec of one window; one that was burned before is asked for anew, as another edition."""
+    changes = {
+        "source": spec.source.model_copy(update={"window": WindowSection(**window)}),
+        "output": spec.output.model_copy(update={"url": url}),
+        "publish": spec.publish.model_copy(
+            update={"edition": spec.publish.edition + burned.count(window)}
+        ),
+    }
+    return spec.model_copy(update=changes)
+
+
+def check_pace(ledger: Ledger, spec: ReleaseSpec, pacing: Pacing) -> None:
+    """Refuse politely when this run would pass what the last ``days`` allow; a release already
+    charged goes on.
+    """
+    made = make_plan(spec, resuming=True)
+    if ledger.record(made.fingerprint) is not None:
+        return
+    since = datetime.now(UTC) - timedelta(days=pacing.days)
+    recent = ledger.spent_since(spec.budget.dataset, since)
+    after = charged_after(
+        recent, made.guarantee.verified, PrivacyBudget(epsilon=pacing.epsilon, delta=pacing.delta)
+    )
+    if after.delta(pacing.epsilon) <= pacing.delta:
+        return
+    spent = 0.0 if recent is None else recent.epsilon(pacing.delta)
+    would = after.epsilon(pacing.delta)
+    amount = f"{would:.4g}" if math.isfinite(would) else "more than can be reckoned"
+    raise _Paced(
+        f"paced: dataset {spec.budget.dataset!r} has spent epsilon {spent:.4g} of"
+        f" {pacing.epsilon:g} in the last"
+        f" {pacing.days:g} days, this run would make it {amount}; it goes on when the window has"
+        " moved"
+    )

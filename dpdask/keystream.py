@@ -1,0 +1,213 @@
+"""The one door for randomness: a release key, per-tile subkeys, and a seekable AES-256-CTR
+keystream.
+
+Tile noise is a function of (release key, fingerprint, component, tile index) alone, so a retry
+replays it byte for byte, whatever process, thread or order computes it. Subkeys are keyed BLAKE2b
+over an injective encoding of those names.
+
+The 128-bit counter of a tile's keystream is split by its top byte: domain 0 holds 64 bits for every
+element, domain 1 more bits for the rare pair of elements whose 64 bits cannot decide.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+__all__ = ["ReleaseKey", "Seal", "TileStream", "TravellingKey", "Words", "random_bytes"]
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+_PERSON = b"dpdask-tile-v1"
+_SEAL_PERSON = b"dpdask-seal-v1"
+_ZEROS = bytes(1 << 18)
+_CODE_SIZE = 32
+_REFINE = 1 << 120
+_REFINE_BLOCKS = 1 << 32  # per word
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes from the operating system, for keys and nonces."""
+    return os.urandom(count)
+
+
+class ReleaseKey:
+    """32 secret bytes. Its printed forms are redacted, it refuses comparison, and it pickles only
+    through ``travelling``.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if not isinstance(secret, bytes) or len(secret) != 32:
+            del secret  # a traceback that shows locals must not show a mistyped key
+            raise ValueError("a release key is exactly 32 bytes; use ReleaseKey.generate()")
+        self._secret = secret
+
+    @classmethod
+    def generate(cls) -> ReleaseKey:
+        """A new key from the operating system."""
+        return cls(random_bytes(32))
+
+    def reveal(self) -> bytes:
+        """The bytes themselves, for the one place that stores or wraps them."""
+        return self._secret
+
+    def travelling(self) -> TravellingKey:
+        """A form that may be pickled to a worker, on purpose."""
+        return TravellingKey(self._secret)
+
+    def tile(self, *, fingerprint: bytes, component: str, index: Sequence[int]) -> TileStream:
+        """The keystream of one tile of one component of one release."""
+        if len(fingerprint) != 32:
+            raise ValueError(
+                f"a fingerprint has 32 bytes, not {len(fingerprint)}; use SHA-256 or BLAKE2b-256"
+            )
+        if any(i < 0 or i >= 1 << 64 for i in index):
+            raise ValueError("a tile index is not a sequence of 64-bit non-negative numbers")
+        name = component.encode()
+        message = fingerprint + struct.pack(
+            f"<I{len(name)}sI{len(index)}Q", len(name), name, len(index), *index
+        )
+        return TileStream(
+            hashlib.blake2b(message, key=self._secret, digest_size=32, person=_PERSON).digest()
+        )
+
+    def seal(self, purpose: str) -> Seal:
+        """What marks documents outside the trust boundary as this release's own; its subkey draws
+        no noise.
+        """
+        return Seal(
+            hashlib.blake2b(
+                purpose.encode(), key=self._secret, digest_size=32, person=_SEAL_PERSON
+            ).digest()
+        )
+
+    def __repr__(self) -> str:
+        return "<ReleaseKey redacted>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError("release keys are not compared; compare fingerprints")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a release key is not pickled by accident; send key.travelling()")
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a release key is not copied by accident; send key.travelling()")
+
+
+class Seal:
+    """A message authentication code (keyed BLAKE2b) in front of a document, bound to the document's
+    name.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def close(self, name: str, content: bytes) -> bytes:
+        """``content`` with its code in front."""
+        return self._code(name, content) + content
+
+    def open(self, name: str, sealed: bytes) -> bytes | None:
+        """The content, None unless it was sealed by this very key under this very name."""
+        code, content = sealed[:_CODE_SIZE], sealed[_CODE_SIZE:]
+        return content if hmac.compare_digest(code, self._code(name, content)) else None
+
+    def _code(self, name: str, content: bytes) -> bytes:
+        named = struct.pack("<I", len(name.encode())) + name.encode()
+        return hashlib.blake2b(named + content, key=self._secret, digest_size=_CODE_SIZE).digest()
+
+    def __repr__(self) -> str:
+        return "<Seal redacted>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a seal holds a key and is not pickled; derive it again on the other side")
+
+
+class TravellingKey:
+    """A release key on its way to a worker: picklable, still redacted in every printed form."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def arrive(self) -> ReleaseKey:
+        """The key, on the other side."""
+        return ReleaseKey(self._secret)
+
+    def __repr__(self) -> str:
+        return "<TravellingKey redacted>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TravellingKey, (self._secret,)
+
+
+class TileStream:
+    """The keystream of one tile: 64 bits per element, seekable to any even element, with more bits
+    on demand.
+    """
+
+    __slots__ = ("_algorithm",)
+
+    def __init__(self, subkey: bytes) -> None:
+        self._algorithm = algorithms.AES256(subkey)
+
+    def __repr__(self) -> str:
+        return "<TileStream redacted>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a tile stream holds a key and is not pickled; derive it again on the other side"
+        )
+
+    def _encryptor(self, counter: int) -> Any:
+        return Cipher(self._algorithm, modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+
+    def filler(self, start: int, words: Words) -> Callable[[], object]:
+        """A function that, at each call, puts the next ``words.size`` words into ``words``, from
+        element ``start`` on.
+
+        Words are little-endian, at most 32,768 at once; ``start`` must be even (two words share a
+        cipher block). The cipher releases the GIL.
+        """
+        if start % 2 or words.size % 2:
+            raise ValueError(
+                f"element {start} lies inside a cipher block; start at an even element, read an"
+                " even number"
+            )
+        if words.nbytes > len(_ZEROS) or not 0 <= start < 1 << 64:
+            raise ValueError(
+                f"{words.size} words from element {start} are out of range; read at most 32,768"
+                " at once"
+            )
+        view = memoryview(words.data).cast("B")
+        return functools.partial(
+            self._encryptor(start // 2).update_into, memoryview(_ZEROS)[: view.nbytes], view
+        )
+
+    def more_bits(self, pair: int, lane: int, count: int) -> int:
+        """The first ``count`` (a multiple of 128) extra bits of word ``lane`` (0 or 1) of a pair,
+        as one number.
+        """
+        if count % 128 or count // 128 > _REFINE_BLOCKS:
+            raise ValueError(f"extra bits come in blocks of 128, not {count}")
+        encryptor = self._encryptor(_REFINE + (2 * pair + lane) * _REFINE_BLOCKS)
+        return int.from_bytes(encryptor.update(bytes(count // 8)), "big")

@@ -1,0 +1,186 @@
+"""How MVG's precision budget is shared among the directions of a mode (MVG sections 6 and 7).
+
+Direction i gets the share theta_i of the precision budget P, sum theta_i <= 1, and so the variance
+1/sqrt(theta_i P). Directions are rows of an orthonormal matrix; None stands for the standard basis.
+Fewer rows than the mode is long leave the rest of the space to one common share: a low-rank factor.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdask.errors import InvalidMechanism
+from dpdask.noise import Factor, ScaledIdentity
+from dpdask.noise.factors import Floats, along_directions, check_orthonormal
+
+__all__ = ["Allocation", "Binary", "Given", "MaxPnr", "Uniform"]
+
+_UP = 1 + 1e-14
+
+
+def _columns(directions: Any, size: int) -> Floats | None:
+    """The directions as orthonormal columns."""
+    if directions is None:
+        return None
+    rows = np.asarray(directions, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != size or not 0 < rows.shape[0] <= size:
+        raise InvalidMechanism(
+            f"directions of shape {rows.shape} do not fit a mode of length {size}; give up to"
+            f" {size} rows of {size} numbers"
+        )
+    check_orthonormal(rows.T)
+    return rows.T
+
+
+def _shared(
+    size: int, columns: Floats | None, shares: Floats, rest: float | None, precision: float
+) -> Factor:
+    """The factor with variance 1/sqrt(share * precision) along each direction."""
+    other = None if rest is None else (rest * precision) ** -0.25 * _UP
+    return along_directions(size, columns, (shares * precision) ** -0.25 * _UP, other)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Allocation(abc.ABC):
+    """A rule that turns a precision budget into a factor."""
+
+    @abc.abstractmethod
+    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+        """The factor of a mode of length ``size`` with sum 1/variance_i^2 <= ``precision``.
+
+        ``l1_precision`` is the stricter bound on sum 1/variance_i that Thm 7 works with.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Uniform(Allocation):
+    """Every direction alike."""
+
+    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+        """A scaled identity."""
+        return ScaledIdentity(size, (precision / size) ** -0.25 * _UP)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Binary(Allocation):
+    """``tau`` of the budget for the chosen directions, the rest for all others.
+
+    Chosen are the indices ``chosen`` of a full basis (the standard one by default), or all of a few
+    ``directions``.
+    """
+
+    tau: float
+    chosen: Sequence[int] | None = None
+    directions: Any = None
+
+    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+        """Two levels of noise."""
+        if not 0 < self.tau < 1:
+            raise InvalidMechanism(
+                f"tau={self.tau:g} leaves some directions without precision; choose 0 < tau < 1"
+            )
+        columns = _columns(self.directions, size)
+        if columns is not None and columns.shape[1] < size:
+            count = columns.shape[1]
+            return _shared(
+                size,
+                columns,
+                np.full(count, self.tau / count),
+                (1 - self.tau) / (size - count),
+                precision,
+            )
+        picked = sorted(set(self.chosen or ()))
+        if not 0 < len(picked) < size or picked[0] < 0 or picked[-1] >= size:
+            raise InvalidMechanism(
+                f"chosen={list(self.chosen or ())} does not split {size} directions in two;"
+                f" choose some, not all, of 0 to {size - 1}"
+            )
+        shares = np.full(size, (1 - self.tau) / (size - len(picked)))
+        shares[picked] = self.tau / len(picked)
+        return _shared(size, columns, shares, None, precision)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given(Allocation):
+    """The caller's own shares; with fewer directions than rows, what they leave is spread over all
+    others.
+    """
+
+    shares: Sequence[float]
+    directions: Any = None
+
+    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+        """The shares as given."""
+        theta = np.asarray(self.shares, dtype=np.float64)
+        columns = _columns(self.directions, size)
+        expected = size if columns is None else columns.shape[1]
+        if theta.shape != (expected,):
+            raise InvalidMechanism(
+                f"{theta.size} shares do not fit {expected} directions; give one share per"
+                " direction"
+            )
+        total = float(np.sum(theta))
+        if not total <= 1 + 1e-12 or np.any(~(theta > 0)):
+            raise InvalidMechanism(
+                f"shares sum to {total:g}; every share must be > 0 and their sum at most 1"
+            )
+        theta = theta / max(1.0, total)
+        if expected == size:
+            return _shared(size, columns, theta, None, precision)
+        if total >= 1:
+            raise InvalidMechanism(
+                f"shares sum to {total:g} and leave nothing for the other {size - expected}"
+                " directions;"
+                " let them sum to less than 1"
+            )
+        return _shared(size, columns, theta, (1 - total) / (size - expected), precision)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaxPnr(Allocation):
+    """Water-filling ``1/variance_i = (c - 1/kappa_i)+`` on the query's public eigenvalues kappa
+    (MVG Thm 7).
+
+    Directions under water would get infinite noise, so ``floor`` of the budget is spread evenly
+    first.
+    """
+
+    eigenvalues: Sequence[float]
+    directions: Any = None
+    floor: float = 0.05
+
+    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+        """The l1 constraint of Thm 7 implies the theorem's l2 one."""
+        kappa = np.asarray(self.eigenvalues, dtype=np.float64)
+        if kappa.shape != (size,) or not np.all((kappa >= 1e-100) & (kappa <= 1e100)):
+            raise InvalidMechanism(
+                f"max-pnr needs {size} eigenvalues from 1e-100 to 1e100, one per direction; got"
+                f" {kappa.size}"
+            )
+        if not 0 < self.floor < 1:
+            raise InvalidMechanism(f"floor={self.floor:g} is no share; choose 0 < floor < 1")
+        columns = _columns(self.directions, size)
+        if columns is not None and columns.shape[1] != size:
+            raise InvalidMechanism(
+                f"max-pnr needs all {size} directions, got {columns.shape[1]}; give the full"
+                " orthonormal basis"
+            )
+        filled = (
+            _water_fill(1 / kappa, (1 - self.floor) * l1_precision)
+            + self.floor * l1_precision / size
+        )
+        return along_directions(size, columns, filled**-0.5 * _UP, None)
+
+
+def _water_fill(depths: Floats, volume: float) -> Floats:
+    """(c - depth_i)+ with the level c chosen so that they sum to ``volume``."""
+    rises = np.sort(depths) - np.min(depths)
+    held = np.arange(1, rises.size + 1) * rises - np.cumsum(rises)
+    wet = int(np.searchsorted(held, volume, side="right"))
+    level = (volume + float(np.sum(rises[:wet]))) / wet
+    return np.maximum(level - (depths - np.min(depths)), 0.0)

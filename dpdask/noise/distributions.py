@@ -1,0 +1,228 @@
+"""Noise shapes: three frozen, serialisable values that say which noise to add, and how large it
+will be.
+
+The loss of a release is ``L = ||noise||^2``. Each shape knows E[L] and the two stability figures of
+the R1SMG paper (section 6): kurtosis E[L^4]/E[L^2]^2 and skewness E[L^3]/E[L^2]^(3/2), both of raw
+moments.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpdask.accounting.radial import RADIAL_LAWS, RadialLaw
+from dpdask.errors import InvalidNoise
+from dpdask.noise.factors import Factor, Floats, factor_from_description
+
+__all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_description"]
+
+
+def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if not shape or any(n < 1 for n in shape):
+        raise InvalidNoise(
+            f"shape={tuple(shape)} has no entries; every axis needs a length of at least 1"
+        )
+    if math.prod(shape) > 10**18:
+        raise InvalidNoise(f"shape={tuple(shape)} has more than 1e18 entries; split the tensor")
+    return tuple(int(n) for n in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise(abc.ABC):
+    """Noise to be added to a tensor."""
+
+    @property
+    @abc.abstractmethod
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor it is added to."""
+
+    @abc.abstractmethod
+    def loss_moments(self) -> tuple[float, float, float, float]:
+        """E[(L / E[L])^k] for k = 1 to 4; the first is 1."""
+
+    @property
+    @abc.abstractmethod
+    def expected_squared_loss(self) -> float:
+        """E||noise||^2."""
+
+    @abc.abstractmethod
+    def variances_along(self, axis: int) -> Floats:
+        """The mean variance of an entry for each index along ``axis``; a single number when
+        constant.
+        """
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """``{"name": ..., "configuration": ...}``."""
+
+    @property
+    def entries(self) -> int:
+        """How many numbers the tensor holds."""
+        return math.prod(self.tensor_shape)
+
+    @property
+    def entry_std(self) -> float:
+        """The root mean square of the noise of one entry."""
+        return math.sqrt(self.expected_squared_loss / self.entries)
+
+    @property
+    def kurtosis(self) -> float:
+        """E[L^4] / E[L^2]^2."""
+        _, second, _, fourth = self.loss_moments()
+        return fourth / second**2
+
+    @property
+    def skewness(self) -> float:
+        """E[L^3] / E[L^2]^(3/2)."""
+        _, second, third, _ = self.loss_moments()
+        return third / math.sqrt(second) ** 3
+
+
+@dataclass(frozen=True, slots=True)
+class IidNoise(Noise):
+    """Independent N(0, sigma^2) on every entry."""
+
+    shape: tuple[int, ...]
+    sigma: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+        if not 1e-150 <= self.sigma <= 1e150:
+            raise InvalidNoise(
+                f"sigma={self.sigma:g} is no noise; it must be finite and > 0 (1e-150 to 1e150)"
+            )
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.shape
+
+    @property
+    def expected_squared_loss(self) -> float:
+        """M sigma^2."""
+        return self.entries * self.sigma**2
+
+    def loss_moments(self) -> tuple[float, float, float, float]:
+        """Those of chi-square with M degrees of freedom."""
+        m = self.entries
+        second = 1 + 2 / m
+        third = second * (1 + 4 / m)
+        return 1.0, second, third, third * (1 + 6 / m)
+
+    def variances_along(self, axis: int) -> Floats:
+        """sigma^2."""
+        return np.array([self.sigma**2])
+
+    def describe(self) -> dict[str, Any]:
+        """``iid``."""
+        return {"name": "iid", "configuration": {"shape": list(self.shape), "sigma": self.sigma}}
+
+
+@dataclass(frozen=True, slots=True)
+class KroneckerNoise(Noise):
+    """N x_1 U_1 ... x_k U_k with N standard normal: one factor per mode."""
+
+    factors: tuple[Factor, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple(self.factors))
+        if not self.factors:
+            raise InvalidNoise(
+                "Kronecker noise without factors has no shape; give one factor per axis"
+            )
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The sizes of the factors."""
+        return tuple(factor.size for factor in self.factors)
+
+    @property
+    def expected_squared_loss(self) -> float:
+        """The product of tr(U_k U_k')."""
+        return math.prod(factor.power_sum(2) for factor in self.factors)
+
+    def loss_moments(self) -> tuple[float, float, float, float]:
+        """From the cumulants 2^(t-1) (t-1)! tr(Xi^t) of a Gaussian quadratic form."""
+        trace = [
+            math.prod(_relative_power_sum(factor, t) for factor in self.factors)
+            for t in range(1, 5)
+        ]  # tr(Xi^t) / tr(Xi)^t
+        k1, k2, k3, k4 = 1.0, 2 * trace[1], 8 * trace[2], 48 * trace[3]
+        second = k2 + k1**2
+        third = k3 + 3 * k2 * k1 + k1**3
+        fourth = k4 + 4 * k3 * k1 + 3 * k2**2 + 6 * k2 * k1**2 + k1**4
+        return 1.0, second, third, fourth
+
+    def variances_along(self, axis: int) -> Floats:
+        """The row variances of the axis' factor times the mean variance of the other modes."""
+        others = math.prod(f.power_sum(2) / f.size for i, f in enumerate(self.factors) if i != axis)
+        return np.atleast_1d(np.asarray(self.factors[axis].row_variances(), dtype=float)) * others
+
+    def describe(self) -> dict[str, Any]:
+        """``kronecker``."""
+        return {
+            "name": "kronecker",
+            "configuration": {"factors": [factor.describe() for factor in self.factors]},
+        }
+
+
+def _relative_power_sum(factor: Factor, t: int) -> float:
+    """tr(Sigma^t) / tr(Sigma)^t, computed on a rescaled factor so that no power overflows."""
+    unit = factor.times(1 / math.sqrt(factor.power_sum(2) / factor.size))
+    return unit.power_sum(2 * t) / float(factor.size) ** t
+
+
+@dataclass(frozen=True, slots=True)
+class SphericalNoise(Noise):
+    """R v: a radius R of law ``law`` along one uniform direction v shared by all entries."""
+
+    shape: tuple[int, ...]
+    law: RadialLaw
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.shape
+
+    @property
+    def expected_squared_loss(self) -> float:
+        """E[R^2]."""
+        return self.law.scale**2 * math.exp(self.law.log_raw_moment(1, self.entries))
+
+    def loss_moments(self) -> tuple[float, float, float, float]:
+        """Those of R^2."""
+        logs = [self.law.log_raw_moment(t, self.entries) for t in range(1, 5)]
+        second, third, fourth = (math.exp(logs[t - 1] - t * logs[0]) for t in (2, 3, 4))
+        return 1.0, second, third, fourth
+
+    def variances_along(self, axis: int) -> Floats:
+        """E[R^2] / M, by symmetry."""
+        return np.array([self.expected_squared_loss / self.entries])
+
+    def describe(self) -> dict[str, Any]:
+        """``spherical``."""
+        return {
+            "name": "spherical",
+            "configuration": {"shape": list(self.shape), "radius": self.law.describe()},
+        }
+
+
+def noise_from_description(description: dict[str, Any]) -> Noise:
+    """The noise that ``describe`` wrote."""
+    name, given = description["name"], description["configuration"]
+    if name == "iid":
+        return IidNoise(tuple(given["shape"]), given["sigma"])
+    if name == "kronecker":
+        return KroneckerNoise(tuple(factor_from_description(factor) for factor in given["factors"]))
+    if name == "spherical":
+        law = RADIAL_LAWS[given["radius"]["name"]](given["radius"]["configuration"]["scale"])
+        return SphericalNoise(tuple(given["shape"]), law)
+    raise InvalidNoise(f"noise {name!r} is unknown; use iid, kronecker or spherical")

@@ -1,0 +1,1 @@
+"""Privatizers: bound a tile, put it on the grid, add exact noise."""

@@ -1,0 +1,372 @@
+"""Compiled loops: draw a block of exact integers, combine it with the data while both are in the
+cache.
+
+Every combination ends alike: integer answer + integer noise, cut to the grid's limit, times the
+step, cast to the output. For integer outputs the step is 1: the grid integers themselves. The order
+of operations is fixed, and a multiply-add is fused only where it is written so, so every machine
+writes the same bytes.
+"""
+
+# Compiled code is typed by its arguments at run time: these functions carry no annotations.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call,assignment,call-arg"
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from dpdask.noise.rounding import FOLD
+from dpdask.privatizers.exact_gaussian import BLOCK, fill_block, find_undecided
+from dpdask.privatizers.grid import ENTRY_LIMIT
+
+__all__ = [
+    "add_clipped",
+    "add_flat",
+    "add_norm",
+    "add_scaled",
+    "add_stretched",
+    "finish_spherical",
+    "fixed_product",
+    "keep",
+    "keep_and_norm",
+    "low_rank_draw",
+    "low_rank_finish",
+    "low_rank_project",
+    "over_blocks",
+]
+
+_MAGIC = 6755399441055744.0
+_ENTRY_LIMIT = float(ENTRY_LIMIT)
+_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_compiled
+def _value(v):
+    """The value rule's first step: NaN counts as 0."""
+    number = np.float64(v)
+    return number if number == number else 0.0
+
+
+@_compiled
+def _steps(v, inverse):
+    """A value in grid steps, rounded to the nearest."""
+    return (_value(v) * inverse + _MAGIC) - _MAGIC
+
+
+@_compiled
+def keep(z, at, low, high, x, out, start, params):
+    """Store the integers themselves."""
+    for e in range(low, high):
+        out[e - start] = z[e - at]
+
+
+@_compiled
+def add_flat(z, at, low, high, x, out, start, params):
+    """i.i.d. noise on one grid: round, clamp, add, scale."""
+    inverse, floor, ceiling, limit, step = params
+    xs = x[low - start : high - start]
+    outs = out[low - start : high - start]
+    zs = z[low - at : high - at]
+    for j in range(high - low):
+        q = _steps(xs[j], inverse)
+        q = min(max(q, floor), ceiling)
+        outs[j] = min(max(q + zs[j], -limit), limit) * step
+
+
+@_compiled
+def add_clipped(z, at, low, high, x, out, start, params):
+    """i.i.d. noise on records shrunk by their factor: rows of ``inner`` entries share a record when
+    inner > 1.
+    """
+    inverse, factors, inner, limit, step = params
+    e = low
+    while e < high:
+        row = e // inner
+        stop = min(high, (row + 1) * inner)
+        factor = factors[row % factors.size]
+        xs = x[e - start : stop - start]
+        outs = out[e - start : stop - start]
+        zs = z[e - at : stop - at]
+        for j in range(stop - e):
+            q = _steps(xs[j], inverse)
+            q = min(max(q, -_ENTRY_LIMIT), _ENTRY_LIMIT)
+            q = np.trunc(q * factor)
+            outs[j] = min(max(q + zs[j], -limit), limit) * step
+        e = stop
+
+
+@_compiled
+def add_scaled(z, at, low, high, x, out, start, params):
+    """Diagonal Kronecker noise: entry (i, j) has its own grid, row_step[i] * column_step[j]."""
+    (
+        row_inverse,
+        row_step,
+        row_low,
+        row_high,
+        column_inverse,
+        column_step,
+        column_low,
+        column_high,
+        limit,
+    ) = params
+    columns = column_step.size
+    e = low
+    while e < high:
+        row = e // columns
+        stop = min(high, (row + 1) * columns)
+        first = e - row * columns
+        inverse = row_inverse[row]
+        step = row_step[row]
+        floor = row_low[row]
+        ceiling = row_high[row]
+        xs = x[e - start : stop - start]
+        outs = out[e - start : stop - start]
+        zs = z[e - at : stop - at]
+        cis = column_inverse[first : first + stop - e]
+        css = column_step[first : first + stop - e]
+        cls = column_low[first : first + stop - e]
+        chs = column_high[first : first + stop - e]
+        for j in range(stop - e):
+            v = _value(xs[j])
+            v = min(max(v, max(floor, cls[j])), min(ceiling, chs[j]))
+            q = (v * (inverse * cis[j]) + _MAGIC) - _MAGIC
+            outs[j] = min(max(q + zs[j], -limit), limit) * (step * css[j])
+        e = stop
+
+
+def over_blocks(combine):
+    """The loop over the blocks of a chunk of words, with ``combine`` built in.
+
+    Blocks with an undecided pair are left out and reported in ``flagged``: the caller settles and
+    combines them.
+    """
+
+    # Not cached on disk: numba would not notice a change of fill_block, which lives in another
+    # file.
+    @numba.njit(nogil=True, error_model="numpy")
+    def run(words, x, out, first, start, stop, ratio, inner, outer, flagged, params):
+        z = np.empty(BLOCK)
+        pairs = np.empty(BLOCK, np.int64)
+        found = 0
+        for b in range(words.size // BLOCK):
+            at = first + b * BLOCK
+            part = words[b * BLOCK : (b + 1) * BLOCK]
+            if (
+                fill_block(part, z, ratio, outer) > 0
+                and find_undecided(part, ratio, inner, outer, pairs) > 0
+            ):
+                flagged[found] = b
+                found += 1
+                continue
+            combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
+        return found
+
+    return run
+
+
+@_compiled
+def _sum_squares(z):
+    """The squared norm of a short array: eight running sums in a fixed order."""
+    sums = np.zeros(8)
+    whole = z.size - z.size % 8
+    for e in range(0, whole, 8):
+        for lane in range(8):
+            sums[lane] += z[e + lane] * z[e + lane]
+    total = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]
+    for e in range(whole, z.size):
+        total += z[e] * z[e]
+    return total
+
+
+@_compiled
+def add_norm(z, at, low, high, x, out, start, params):
+    """Add the squares of the integers to a running total."""
+    params[0][0] += _sum_squares(z[low - at : high - at])
+
+
+@_compiled
+def keep_and_norm(z, at, low, high, x, out, start, params):
+    """Store the integers and add their squares to a running total."""
+    keep(z, at, low, high, x, out, start, params)
+    params[0][0] += _sum_squares(z[low - at : high - at])
+
+
+@_compiled
+def add_stretched(z, at, low, high, x, out, start, params):
+    """Clamped data plus stretched integers, rounded to the grid."""
+    inverse, floor, ceiling, stretch, limit, step = params
+    xs = x[low - start : high - start]
+    outs = out[low - start : high - start]
+    zs = z[low - at : high - at]
+    for j in range(high - low):
+        v = min(max(_value(xs[j]), floor), ceiling) * inverse + zs[j] * stretch
+        outs[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
+
+
+@_compiled
+def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
+    """Replace the integers in ``out`` by clamped data + stretch * integers, rounded to the grid."""
+    for j in range(x.size):
+        v = min(max(_value(x[j]), floor), ceiling) * inverse + np.float64(out[j]) * stretch
+        out[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
+
+
+@intrinsic
+def _fma(_context, a, b, c):
+    """a * b + c with one rounding on every machine: the same bits with vector units or not."""
+
+    def generate(_ctx, builder, _signature, args):
+        return builder.fma(*args)
+
+    return types.float64(a, b, c), generate
+
+
+@_compiled
+def _project(rows, data, count, total):
+    """total += rows' data in a fixed order, four rows at a time, so that every machine gives the
+    same bits.
+    """
+    whole = count - count % 4
+    for i in range(0, whole, 4):
+        for r in range(total.shape[0]):
+            w0, w1, w2, w3 = rows[i, r], rows[i + 1, r], rows[i + 2, r], rows[i + 3, r]
+            line, d0, d1, d2, d3 = total[r], data[i], data[i + 1], data[i + 2], data[i + 3]
+            for j in range(total.shape[1]):
+                line[j] = _fma(
+                    w3, d3[j], _fma(w2, d2[j], _fma(w1, d1[j], _fma(w0, d0[j], line[j])))
+                )
+    for i in range(whole, count):
+        for r in range(total.shape[0]):
+            weight = rows[i, r]
+            for j in range(total.shape[1]):
+                total[r, j] = _fma(weight, data[i, j], total[r, j])
+
+
+@_compiled
+def _lift(rows, seen, i, line):
+    """line += rows[i] seen in a fixed order, four directions at a time."""
+    rank = seen.shape[0]
+    whole = rank - rank % 4
+    for r in range(0, whole, 4):
+        w0, w1, w2, w3 = rows[i, r], rows[i, r + 1], rows[i, r + 2], rows[i, r + 3]
+        s0, s1, s2, s3 = seen[r], seen[r + 1], seen[r + 2], seen[r + 3]
+        for j in range(line.size):
+            line[j] = _fma(w3, s3[j], _fma(w2, s2[j], _fma(w1, s1[j], _fma(w0, s0[j], line[j]))))
+    for r in range(whole, rank):
+        weight = rows[i, r]
+        for j in range(line.size):
+            line[j] = _fma(weight, seen[r, j], line[j])
+
+
+@_compiled
+def _fold(part, high, low):
+    """Add ``part`` to the running sum high + low, the rounding error of every addition kept in
+    ``low``; clear it.
+    """
+    for r in range(part.shape[0]):
+        for j in range(part.shape[1]):
+            a = high[r, j]
+            b = part[r, j]
+            s = a + b
+            t = s - a
+            low[r, j] += (a - (s - t)) + (b - t)
+            high[r, j] = s
+            part[r, j] = 0.0
+
+
+@_compiled
+def _project_folded(rows, data, count, part, since, high, low):
+    """Like _project, onto high + low, in chains of FOLD terms; ``part`` holds ``since`` of them;
+    returns how many then.
+    """
+    i = 0
+    while i < count:
+        some = min(count - i, FOLD - since)
+        _project(rows[i : i + some], data[i : i + some], some, part)
+        since += some
+        i += some
+        if since == FOLD:
+            _fold(part, high, low)
+            since = 0
+    return since
+
+
+@_compiled
+def fixed_product(matrix, data):
+    """matrix @ data in a fixed order of fused multiply-adds, as exact as if no sum had more than
+    FOLD + 2 terms.
+    """
+    shape = (matrix.shape[0], data.shape[1])
+    part, high, low = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    columns = matrix.T.copy()
+    _project_folded(columns, data, matrix.shape[1], part, 0, high, low)
+    _fold(part, high, low)
+    return high + low
+
+
+@_compiled
+def _clamped(x, i, data, row_low, row_high, column_low, column_high, column_inverse):
+    """Row i of the data by the value rule, clamped and divided by the columns' scales."""
+    floor = row_low[i]
+    ceiling = row_high[i]
+    for j in range(column_low.size):
+        v = _value(x[i, j])
+        data[j] = (
+            min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
+        )
+
+
+@_compiled
+def low_rank_project(x, data, floor, ceiling, column_inverse, directions):
+    """V' times the clamped, scaled panel, by blocks of rows that stay in the cache; ``data`` is
+    scratch of one block.
+    """
+    shape = (directions.shape[1], x.shape[1])
+    part, high, low = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    since = 0
+    for first in range(0, x.shape[0], data.shape[0]):
+        count = min(data.shape[0], x.shape[0] - first)
+        for i in range(count):
+            _clamped(
+                x, first + i, data[i], floor[0], ceiling[0], floor[1], ceiling[1], column_inverse
+            )
+        since = _project_folded(
+            directions[first : first + count], data, count, part, since, high, low
+        )
+    _fold(part, high, low)
+    return high + low
+
+
+@_compiled
+def low_rank_draw(
+    x, first, k, t, low, high, column_inverse, directions, seen, inverse, ratio, drawn
+):
+    """Whiten and round the rows from ``first`` on, add their integers ``k``; sums go to ``t``, V'
+    times them to ``drawn``.
+    """
+    count = k.shape[0]
+    rows = directions[first : first + count]
+    line = np.empty(k.shape[1])
+    for i in range(count):
+        _clamped(x, first + i, line, low[0], high[0], low[1], high[1], column_inverse)
+        for j in range(line.size):
+            line[j] *= inverse
+        _lift(rows, seen, i, line)
+        for j in range(line.size):
+            k[i, j] += (line[j] * ratio + _MAGIC) - _MAGIC
+            t[first + i, j] = k[i, j]
+    _project(rows, k, count, drawn)
+
+
+@_compiled
+def low_rank_finish(t, out, directions, drawn, base, column_step):
+    """Un-whiten: base * t + V drawn, scaled to the data's units; ``t`` may be ``out`` itself."""
+    line = np.empty(t.shape[1])
+    for i in range(t.shape[0]):
+        for j in range(line.size):
+            line[j] = base * t[i, j]
+        _lift(directions, drawn, i, line)
+        for j in range(line.size):
+            out[i, j] = line[j] * column_step[j]

@@ -1,0 +1,1 @@
+"""Releases: plan, charge, write, verify, publish; read and verify what is published."""

@@ -1,0 +1,147 @@
+"""Writing a release card: what a plan, its noise and the ledger say of a release, and nothing of
+the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpdask.ledger import LedgerHead
+from dpdask.mechanisms import amplified_rate
+from dpdask.planning import Component, ReleasePlan, software_versions
+from dpdask.privacy import PrivacyBudget
+from dpdask.releases.card import ReleaseCard
+from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
+from dpdask.spec.release import ReleaseSpec
+
+__all__ = ["Charge", "make_card"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What the ledger says of a charged release."""
+
+    reserved_at: str
+    total: PrivacyBudget
+    cumulative_epsilon: float
+    head: LedgerHead
+
+
+def make_card(
+    plan: ReleasePlan,
+    data: Component,
+    charge: Charge,
+    *,
+    name: str,
+    attributes: dict[str, Any],
+    signed_by: str | None,
+) -> ReleaseCard:
+    """The card of a release, but for its manifest.
+
+    Args: plan: What was planned. data: The data component as it is released, noise directions that
+        were found on the way included. charge: What the ledger says of it. name: Its public name.
+        attributes: The source's attributes that were declared public. signed_by: The fingerprint of
+        the curator's public key, None for an unsigned release.
+    """
+    query, spec, layout = data.query, plan.spec, plan.layout
+    recipe = data.fitted.recipe
+    return ReleaseCard.model_validate(
+        {
+            "release": name,
+            "edition": spec.publish.edition,
+            "reserved_at": charge.reserved_at,
+            "description": spec.publish.description,
+            "curator": spec.budget.curator,
+            "guarantee": plan.guarantee.describe(),
+            "unit": {
+                "adjacency": str(query.body.adjacency),
+                "record_axis": query.units_axis,
+                "bound": query.describe_bound(data.fitted),
+                "max_contributions": query.max_contributions,
+                "contributions": "one record per unit"
+                if query.max_contributions == 1
+                else "at the curator's word",
+            },
+            "sensitivity": {
+                "body": query.body.describe(),
+                "l2": query.body.radius,
+                "origin": str(query.body.origin),
+            },
+            "query": query.describe(),
+            "mechanism": _mechanism_facts(spec),
+            "noise": noise_arrays(recipe.noise.describe())[0],
+            "grid": recipe.describe() | data.fitted.describe_records(),
+            "directions": None if plan.directions is None else _directions(plan.directions),
+            "composition": {
+                "dataset": spec.budget.dataset,
+                "steps": spec.composition.steps,
+                "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
+                "sampling": _sampling_facts(spec, query.max_contributions),
+                "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
+                "cumulative_epsilon": charge.cumulative_epsilon,
+            },
+            "released": {
+                "array": layout.name,
+                "shape": list(layout.shape),
+                "dtype": layout.dtype,
+                "chunks": list(layout.chunks),
+                "shards": None if layout.shards is None else list(layout.shards),
+                "codec": layout.codec,
+                "dimension_names": list(layout.dimension_names),
+                "noise_std": query.released_std(recipe.noise),
+                "scale_factor": plan.scale_factor,
+                "attributes": attributes,
+                "coordinates": list(spec.publish.coordinates),
+            },
+            "unprotected": _unprotected(plan),
+            "software": software_versions(),
+            "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
+            "signed_by": signed_by,
+        }
+    )
+
+
+def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | None:
+    """Who was sampled, and how often a privacy unit therefore takes part."""
+    sampling = spec.composition.sampling
+    if sampling is None:
+        return None
+    amplified = amplified_rate(rate=sampling.rate, of=sampling.of, contributions=contributions)
+    return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
+
+
+def _directions(component: Component) -> dict[str, Any]:
+    """The covariance that noise directions came from, enough to compute its share of the guarantee
+    again.
+    """
+    query, fitted = component.query, component.fitted
+    return {
+        "query": query.describe(),
+        "bound": query.describe_bound(fitted),
+        "body": query.body.describe(),
+        "noise": fitted.recipe.noise.describe(),
+        "grid": fitted.recipe.describe() | fitted.describe_records(),
+    }
+
+
+def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:
+    """The mechanism as it was asked for; large matrices are left to the noise description."""
+    facts: dict[str, Any] = spec.mechanism.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True
+    )
+    return {name: value for name, value in facts.items() if count_numbers(value) <= LARGE}
+
+
+def _unprotected(plan: ReleasePlan) -> list[str]:
+    """What the release shows as it is."""
+    shown = [
+        "the shape, dtype and chunking of the result",
+        "that the release was made, when, and by which spec",
+    ]
+    if plan.data.query.body.adjacency == "replace-one" and plan.data.query.name != "declared":
+        shown.append("the number of records")
+    if plan.spec.publish.attributes or plan.spec.publish.coordinates:
+        named = [*plan.spec.publish.attributes, *plan.spec.publish.coordinates]
+        shown.append(f"attributes and coordinates declared public: {', '.join(named)}")
+    return shown
