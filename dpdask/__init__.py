@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.errors import DpdaskError
-from dpdask.mechanisms import Calibrated, Steps
+from dpdask.mechanisms import Calibration, Steps
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
 from dpdask.sensitivity import L2Ball, Origin
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adjacency",
-    "Calibrated",
+    "Calibration",
     "DpdaskError",
     "GaussianProfile",
     "Guarantee",

@@ -30,7 +30,6 @@ from __future__ import annotations
 __all__ = [
     "BareKeysWarning",
     "BudgetExceeded",
-    "ClaimDamaged",
     "ClusterError",
     "DpdaskError",
     "InvalidBudget",
@@ -44,6 +43,7 @@ __all__ = [
     "LedgerError",
     "MasterKeyError",
     "OutOfReach",
+    "OutputLockDamaged",
     "ReleaseError",
     "SourceChanged",
     "StoreError",
@@ -117,7 +117,7 @@ class StoreError(ReleaseError):
     """A source or an output cannot be opened, read or written."""
 
 
-class ClaimDamaged(StoreError):
+class OutputLockDamaged(StoreError):
     """The note that says which release is under way to an output cannot be read."""
 
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["ReleaseKey", "Seal", "TileStream", "TravellingKey", "Words", "random_bytes"]
+__all__ = ["ReleaseKey", "Seal", "TileStream", "TransferableKey", "Words", "random_bytes"]
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -61,9 +61,9 @@ class ReleaseKey:
         """The bytes themselves, for the one place that stores or wraps them."""
         return self._secret
 
-    def travelling(self) -> TravellingKey:
+    def to_transferable(self) -> TransferableKey:
         """A form that may be pickled to a worker, on purpose."""
-        return TravellingKey(self._secret)
+        return TransferableKey(self._secret)
 
     def tile(self, *, fingerprint: bytes, component: str, index: Sequence[int]) -> TileStream:
         """The keystream of one tile of one component of one release."""
@@ -141,7 +141,7 @@ class Seal:
         raise TypeError("a seal holds a key and is not pickled; derive it again on the other side")
 
 
-class TravellingKey:
+class TransferableKey:
     """A release key on its way to a worker: picklable, still redacted in every printed form."""
 
     __slots__ = ("_secret",)
@@ -149,15 +149,15 @@ class TravellingKey:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def arrive(self) -> ReleaseKey:
+    def from_transferable(self) -> ReleaseKey:
         """The key, on the other side."""
         return ReleaseKey(self._secret)
 
     def __repr__(self) -> str:
-        return "<TravellingKey redacted>"
+        return "<TransferableKey redacted>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TravellingKey, (self._secret,)
+        return TransferableKey, (self._secret,)
 
 
 class TileStream:

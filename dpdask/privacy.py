@@ -70,7 +70,7 @@ class PrivacyProfile(Protocol):
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at ``delta``, rounded up."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": ...}``, enough to build the same profile again."""
 
 
@@ -107,7 +107,7 @@ class Guarantee:
         )
         return profile if self.doubt is None else f"{self.doubt} ({profile} in exact arithmetic)"
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The guarantee as JSON-ready facts."""
         return {
             "claimed": {
@@ -116,7 +116,7 @@ class Guarantee:
                 "theorem": self.theorem,
             },
             "verified": {
-                **self.verified.describe(),
+                **self.verified.to_dict(),
                 "epsilon_at_delta": self.verified.epsilon(self.claimed.delta),
                 "delta_at_epsilon": self.verified.delta(self.claimed.epsilon),
             },

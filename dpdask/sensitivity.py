@@ -14,7 +14,8 @@ Kronecker noise with factors U_k, W = the Kronecker product of their inverses.
 ||U_record^-1 e_j|| on that axis  |
 | RecordBox   | one record changes, feature i by at most widths[i]        | diagonal factors only
 |
-| Box         | every entry may change by at most its width               | diagonal factors only
+| EntrywiseBox         | every entry may change by at most its width               | diagonal
+factors only
 |
 """
 
@@ -26,7 +27,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -34,14 +35,14 @@ from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
 
 __all__ = [
-    "Body",
-    "Box",
+    "EntrywiseBox",
     "L2Ball",
     "Origin",
     "RecordBall",
     "RecordBox",
+    "SensitivitySet",
     "Whitening",
-    "body_from_description",
+    "sensitivity_from_dict",
 ]
 
 
@@ -96,9 +97,10 @@ def _axis(name: str, axis: int, shape: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body(abc.ABC):
+class SensitivitySet(abc.ABC):
     """What one privacy unit can change."""
 
+    name: ClassVar[str]
     adjacency: Adjacency
     origin: Origin
 
@@ -111,7 +113,7 @@ class Body(abc.ABC):
     def whitened(self, factors: Sequence[Whitening]) -> float:
         """sup ||W D|| for Kronecker noise with these factors, rounded up."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": ...}``, enough to build the same body again."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {
@@ -119,7 +121,7 @@ class Body(abc.ABC):
             for name, value in given.items()
         }
         return {
-            "name": type(self).__name__,
+            "name": self.name,
             "configuration": {
                 **plain,
                 "adjacency": str(self.adjacency),
@@ -129,9 +131,10 @@ class Body(abc.ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class L2Ball(Body):
+class L2Ball(SensitivitySet):
     """Any difference of norm at most ``l2``."""
 
+    name: ClassVar[str] = "l2-ball"
     l2: float
 
     def __post_init__(self) -> None:
@@ -148,9 +151,10 @@ class L2Ball(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordBall(Body):
+class RecordBall(SensitivitySet):
     """One record, a slice along ``record_axis``, changes by a vector of norm at most ``l2``."""
 
+    name: ClassVar[str] = "record-ball"
     l2: float
     record_axis: int
 
@@ -214,7 +218,7 @@ def _total(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordBox(Body):
+class RecordBox(SensitivitySet):
     """One record changes; its feature i (an index along ``feature_axis``) moves by at most
     ``widths[i]``.
 
@@ -222,6 +226,7 @@ class RecordBox(Body):
     axes share them.
     """
 
+    name: ClassVar[str] = "record-box"
     shape: tuple[int, ...]
     record_axis: int
     feature_axis: int
@@ -271,11 +276,12 @@ class RecordBox(Body):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box(Body):
+class EntrywiseBox(SensitivitySet):
     """The whole tensor may change, an entry at index i of ``feature_axis`` by at most
     ``widths[i]``.
     """
 
+    name: ClassVar[str] = "entrywise-box"
     shape: tuple[int, ...]
     feature_axis: int
     widths: tuple[float, ...]
@@ -306,15 +312,19 @@ class Box(Body):
         return math.sqrt(total) * _ROUND_UP
 
 
-def body_from_description(description: dict[str, Any]) -> Body:
+def sensitivity_from_dict(description: dict[str, Any]) -> SensitivitySet:
     """The body that ``describe`` wrote."""
-    kinds: dict[str, Any] = {kind.__name__: kind for kind in (L2Ball, RecordBall, RecordBox, Box)}
+    kinds: dict[str, Any] = {
+        kind.name: kind for kind in (L2Ball, RecordBall, RecordBox, EntrywiseBox)
+    }
     if description["name"] not in kinds:
-        raise InvalidSensitivity(f"body {description['name']!r} is unknown; use {', '.join(kinds)}")
+        raise InvalidSensitivity(
+            f"sensitivity {description['name']!r} is unknown; use {', '.join(kinds)}"
+        )
     given: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v
         for name, v in description["configuration"].items()
     }
     given |= {"adjacency": Adjacency(given["adjacency"]), "origin": Origin(given["origin"])}
-    made: Body = kinds[description["name"]](**given)
+    made: SensitivitySet = kinds[description["name"]](**given)
     return made

@@ -6,7 +6,7 @@ from dpdask.accounting.composed import (
     ComposedProfile,
     SampledProfile,
     compose,
-    profile_from_description,
+    profile_from_dict,
 )
 from dpdask.accounting.dominating import Dominated, dominating_gaussian
 from dpdask.accounting.gaussian import GaussianProfile
@@ -25,5 +25,5 @@ __all__ = [
     "SphericalProfile",
     "compose",
     "dominating_gaussian",
-    "profile_from_description",
+    "profile_from_dict",
 ]

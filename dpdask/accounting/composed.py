@@ -25,7 +25,7 @@ from dpdask.accounting.spherical import SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.privacy import Adjacency, PrivacyProfile
 
-__all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_description"]
+__all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_dict"]
 
 _NEGLIGIBLE = (
     1e-15  # mass that a privacy loss distribution moves to infinity, that is, counts against us
@@ -103,12 +103,12 @@ class SampledProfile:
             return inner
         return math.log1p(self.sampling_rate * math.expm1(inner)) * (1 + 1e-15)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": "sampled", "configuration": ...}``."""
         return {
             "name": "sampled",
             "configuration": {
-                "step": self.step.describe(),
+                "step": self.step.to_dict(),
                 "sampling_rate": self.sampling_rate,
                 "adjacency": str(self.adjacency),
             },
@@ -134,7 +134,7 @@ class ComposedProfile:
             most = 10_000 if _is_slow(part) else 10_000_000
             if count > most:
                 raise InvalidMechanism(
-                    f"{count} steps of {part.describe()['name']} noise are more than the {most}"
+                    f"{count} steps of {part.to_dict()['name']} noise are more than the {most}"
                     " that can be composed;"
                     " use analytic-gaussian without sampling, which composes exactly"
                 )
@@ -161,14 +161,12 @@ class ComposedProfile:
             return math.inf
         return math.inf if math.isnan(found) else found
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": "composed", "configuration": {"parts": [...]}}``."""
         return {
             "name": "composed",
             "configuration": {
-                "parts": [
-                    {"profile": part.describe(), "count": count} for part, count in self.parts
-                ]
+                "parts": [{"profile": part.to_dict(), "count": count} for part, count in self.parts]
             },
         }
 
@@ -232,7 +230,7 @@ def _is_slow(profile: PrivacyProfile) -> bool:
     )
 
 
-def profile_from_description(description: dict[str, Any]) -> PrivacyProfile:
+def profile_from_dict(description: dict[str, Any]) -> PrivacyProfile:
     """The profile that ``describe`` wrote; floats survive JSON exactly."""
     name, given = description["name"], description["configuration"]
     if name == "gaussian":
@@ -243,7 +241,7 @@ def profile_from_description(description: dict[str, Any]) -> PrivacyProfile:
             dimension=given["dimension"], law=law, sensitivity=given["sensitivity"]
         )
     if name == "sampled":
-        step = profile_from_description(given["step"])
+        step = profile_from_dict(given["step"])
         if not isinstance(step, (GaussianProfile, SphericalProfile)):
             raise InvalidMechanism(
                 f"a sampled step of kind {given['step']['name']!r} is unknown; use gaussian or"
@@ -252,7 +250,7 @@ def profile_from_description(description: dict[str, Any]) -> PrivacyProfile:
         return SampledProfile(step, given["sampling_rate"], Adjacency(given["adjacency"]))
     if name == "composed":
         return ComposedProfile(
-            tuple((profile_from_description(p["profile"]), p["count"]) for p in given["parts"])
+            tuple((profile_from_dict(p["profile"]), p["count"]) for p in given["parts"])
         )
     raise InvalidMechanism(
         f"profile {name!r} is unknown; use gaussian, spherical, sampled or composed"

@@ -80,7 +80,7 @@ class Dominated:
             return math.inf
         return GaussianProfile(self.mu).epsilon(left) if self.mu else 0.0
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": "dominated", "configuration": {"mu": ..., "delta0": ...}}``."""
         return {"name": "dominated", "configuration": {"mu": self.mu, "delta0": self.delta0}}
 
@@ -135,7 +135,7 @@ def _last_epsilon(profile: PrivacyProfile, delta0: float) -> float:
         if profile.delta(largest) <= delta0:
             return largest
     refusal = OutOfReach(
-        f"no Gaussian lies above this {profile.describe()['name']} profile but for a mass of"
+        f"no Gaussian lies above this {profile.to_dict()['name']} profile but for a mass of"
         f" {delta0:g};"
         " choose analytic-gaussian, or a larger delta"
     )

@@ -113,6 +113,6 @@ class GaussianProfile:
         """The smallest epsilon at ``delta``, rounded up."""
         return smallest_epsilon(lambda e: gaussian_log_delta(self.mu, e), math.log(delta))
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": "gaussian", "configuration": {"mu": ...}}``."""
         return {"name": "gaussian", "configuration": {"mu": self.mu}}

@@ -90,7 +90,7 @@ class RadialLaw(abc.ABC):
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """ln E[(R / scale)^(2 order)]."""
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": {"scale": ...}}``."""
         return {"name": self.name, "configuration": {"scale": self.scale}}
 

@@ -257,13 +257,13 @@ class SphericalProfile:
         """The smallest epsilon at ``delta``, rounded up."""
         return smallest_epsilon(self.log_delta, math.log(delta))
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": "spherical", "configuration": ...}``."""
         return {
             "name": "spherical",
             "configuration": {
                 "dimension": self.dimension,
-                "radius": self.law.describe(),
+                "radius": self.law.to_dict(),
                 "sensitivity": self.sensitivity,
             },
         }

@@ -21,7 +21,7 @@ def calibrate(spec_path: str, as_json: bool) -> None:
     calibrated = calibrate_spec(spec)
     warn(calibrated.warnings)
     if as_json:
-        print_json(calibrated.describe())
+        print_json(calibrated.to_dict())
         return
     from dpdask.views.terminal import calibration_table
 
@@ -42,8 +42,8 @@ def calibrate(spec_path: str, as_json: bool) -> None:
     metavar="LOW,HIGH",
     help="Public range; once for all or once per feature.",
 )
-@click.option("--record-axis", type=int, help="The axis along which records lie.")
-@click.option("--feature-axis", type=int, help="The axis along which ranges and weights lie.")
+@click.option("--record-dim", type=int, help="The axis along which records lie.")
+@click.option("--feature-dim", type=int, help="The axis along which ranges and weights lie.")
 @click.option("--weights", metavar="W1,W2,...", help="Importance of each feature's error.")
 @click.option("--gamma", type=float, help="Public bound on ||f||, for MVG.")
 @click.option("--adjacency", default="replace-one", help="replace-one or add-remove-one.")
@@ -54,8 +54,8 @@ def compare(
     shape: str,
     l2_sensitivity: float | None,
     ranges: tuple[str, ...],
-    record_axis: int | None,
-    feature_axis: int | None,
+    record_dim: int | None,
+    feature_dim: int | None,
     weights: str | None,
     gamma: float | None,
     adjacency: str,
@@ -68,8 +68,8 @@ def compare(
     sensitivity = {
         "l2": l2_sensitivity,
         "ranges": [numbers("--range", pair) for pair in ranges] or None,
-        "record_axis": record_axis,
-        "feature_axis": feature_axis,
+        "record_dim": record_dim,
+        "feature_dim": feature_dim,
         "adjacency": adjacency,
     }
     spec = parse_calibration_spec(
@@ -83,13 +83,13 @@ def compare(
     tensor_shape = tuple(spec.shape)
     comparison = compare_mechanisms(
         budget=spec.privacy.budget(),
-        body=spec.sensitivity.body(tensor_shape),
+        sensitivity=spec.sensitivity.sensitivity(tensor_shape),
         shape=tensor_shape,
         gamma=gamma if gamma is not None else spec.sensitivity.norm_bound(tensor_shape),
         weights=None if weights is None else numbers("--weights", weights),
     )
     if as_json:
-        print_json(comparison.describe())
+        print_json(comparison.to_dict())
         return
     from dpdask.views.terminal import comparison_table, notes
 

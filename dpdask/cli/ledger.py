@@ -83,7 +83,7 @@ def ledger_list(url: str, as_json: bool) -> None:
     book = Ledger(url, create=False)
     states = [book.state(name) for name in book.datasets()]
     if as_json:
-        print_json({"datasets": [state.describe() for state in states]})
+        print_json({"datasets": [state.to_dict() for state in states]})
     else:
         console().print(ledger_table(states))
 
@@ -98,7 +98,7 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
 
     state = Ledger(url, create=False).state(dataset)
     if as_json:
-        print_json(state.describe())
+        print_json(state.to_dict())
     else:
         console().print(ledger_table([state]))
         console().print(release_table(state))
@@ -124,7 +124,7 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
     if sign:
         print_json({"heads": [_signed(head) for head in heads]})
     elif as_json:
-        print_json({"heads": [head.describe() for head in heads]})
+        print_json({"heads": [head.to_dict() for head in heads]})
     else:
         for head in heads:
             click.echo(f"{head.dataset} {head.sequence} {head.hash}")
@@ -155,7 +155,7 @@ def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
 
     upgraded = upgrade_ledger(url, bare_keys=bare_keys)
     if as_json:
-        print_json({"datasets": [state.describe() for state in upgraded]})
+        print_json({"datasets": [state.to_dict() for state in upgraded]})
         return
     for state in upgraded:
         click.echo(

@@ -43,9 +43,9 @@ def plan(spec_path: str, as_json: bool) -> None:
     made = make_plan(spec_path)
     warn(made.warnings)
     if as_json:
-        print_json(made.describe())
+        print_json(made.to_dict())
     else:
-        console().print(plan_table(made.describe()))
+        console().print(plan_table(made.to_dict()))
 
 
 @click.command()
@@ -259,15 +259,20 @@ def demo(as_flow: bool, folder: str | None) -> None:
 @click.option("--cron", help="A cron expression, such as '0 6 * * *'.")
 @click.option("--series", help="Release what is new since the last run, under this name.")
 @click.option("--axis", type=int, help="The axis along which a series grows.")
-@click.option("--longest", type=int, help="At most so many new indices per run of a series.")
+@click.option("--max-window", type=int, help="At most so many new indices per run of a series.")
 @click.option(
-    "--whole-chunks", is_flag=True, help="End windows of a series where a chunk of the source ends."
+    "--align-to-chunks",
+    is_flag=True,
+    help="End windows of a series where a chunk of the source ends.",
 )
 @click.option(
-    "--first", type=click.IntRange(min=0), default=0, help="Where a series without releases begins."
+    "--start-index",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Where a series without releases begins.",
 )
 @click.option(
-    "--pace",
+    "--rate-limit",
     metavar="EPSILON,DELTA,DAYS",
     help="What the dataset may spend in any stretch of days.",
 )
@@ -277,20 +282,26 @@ def serve(
     cron: str | None,
     series: str | None,
     axis: int | None,
-    longest: int | None,
-    whole_chunks: bool,
-    first: int,
-    pace: str | None,
+    max_window: int | None,
+    align_to_chunks: bool,
+    start_index: int,
+    rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
-    pacing = None
-    if pace is not None:
-        values = numbers("--pace", pace)
+    rate_limit = None
+    if rate_limit is not None:
+        values = numbers("--rate-limit", rate_limit)
         if len(values) != 3:
-            raise InvalidSpec(f"--pace {pace!r} is not EPSILON,DELTA,DAYS; give three numbers")
-        pacing = dict(zip(("epsilon", "delta", "days"), values, strict=True))
-    chosen = {"series": series, "axis": axis, "pacing": pacing}
-    window = {"longest": longest, "whole_chunks": whole_chunks, "first": first}
+            raise InvalidSpec(
+                f"--rate-limit {rate_limit!r} is not EPSILON,DELTA,DAYS; give three numbers"
+            )
+        rate_limit = dict(zip(("epsilon", "delta", "days"), values, strict=True))
+    chosen = {"series": series, "axis": axis, "rate_limit": rate_limit}
+    window = {
+        "max_window": max_window,
+        "align_to_chunks": align_to_chunks,
+        "start_index": start_index,
+    }
     _flows("serve").serve(spec_path, every=every, cron=cron, **chosen, **window)
 
 
@@ -315,7 +326,7 @@ def _print_receipt(receipt: Any, as_json: bool) -> None:
 
 
 def _parsed_options(options: tuple[str, ...]) -> dict[str, Any]:
-    from dpdask.spec.release import FromEnvironment
+    from dpdask.spec.release import EnvironmentValue
 
     found: dict[str, Any] = {}
     for option in options:
@@ -324,7 +335,7 @@ def _parsed_options(options: tuple[str, ...]) -> dict[str, Any]:
             raise InvalidSpec(
                 f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE"
             )
-        found[name] = FromEnvironment(env=value[4:]) if value.startswith("env:") else value
+        found[name] = EnvironmentValue(env=value[4:]) if value.startswith("env:") else value
     return found
 
 

@@ -153,7 +153,7 @@ def _check_workers(client: Any) -> None:
     """Workers are there, run this version of dpdask, and never write what they hold to disk."""
     try:
         client.wait_for_workers(1, timeout=60)
-        found = client.run(tasks.worker_fault, version())
+        found = client.run(tasks.trust_violation, version())
     except TimeoutError:
         found = None
     except Exception as error:

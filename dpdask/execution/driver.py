@@ -31,7 +31,7 @@ from dpdask.planning import (
 from dpdask.planning.tiling import Index
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, SummedQuery
-from dpdask.storage import ManifestEntry, Staging
+from dpdask.storage import ManifestEntry, Publisher
 
 __all__ = ["OnProgress", "Prepared", "Progress", "compute_directions", "prepare", "verify", "write"]
 
@@ -123,7 +123,7 @@ def _clip_factors(
 
 def _private_count(component: Component) -> bool:
     """Whether the number of records is private, so that not even progress may show it."""
-    return component.query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+    return component.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
 
 
 def _answers(
@@ -185,7 +185,7 @@ def compute_directions(
     plan: ReleasePlan,
     prepared: Prepared,
     key: ReleaseKey,
-    staging: Staging,
+    staging: Publisher,
     on_progress: OnProgress,
 ) -> list[list[float]]:
     """The eigenvectors of the DP covariance, one per row, strongest first: public from here on."""
@@ -200,7 +200,7 @@ def compute_directions(
 
 
 def _job(
-    plan: ReleasePlan, component: Component, key: ReleaseKey, staging: Staging
+    plan: ReleasePlan, component: Component, key: ReleaseKey, staging: Publisher
 ) -> tasks.TileJob:
     return tasks.TileJob(
         source=plan.source,
@@ -209,7 +209,7 @@ def _job(
         tiling=component.tiling,
         query=component.query,
         fitted=component.fitted,
-        key=key.travelling(),
+        key=key.to_transferable(),
         binding=recipe_digest(plan.fingerprint, component),
         component=component.name,
     )
@@ -221,17 +221,18 @@ def write(
     component: Component,
     prepared: Prepared,
     key: ReleaseKey,
-    staging: Staging,
+    staging: Publisher,
     done: set[str],
     on_progress: OnProgress,
 ) -> Iterator[tasks.Written]:
     """Release every tile that is not done yet; yields what finished tasks wrote as they come."""
     tiling = component.tiling
-    total = int(np.prod(plan.layout.units))
+    total = int(np.prod(plan.layout.write_chunk_counts))
     missing = [
         index
         for index in tiling.indices()
-        if not done or any(plan.layout.key(unit) not in done for unit in tiling.owned(index))
+        if not done
+        or any(plan.layout.key(chunk_index) not in done for chunk_index in tiling.owned(index))
     ]
     finished = total - sum(1 for index in missing for _ in tiling.owned(index))
     on_progress(Progress("tiles", finished, total))
@@ -278,7 +279,7 @@ def _batches(
 def verify(
     client: Any,
     plan: ReleasePlan,
-    staging: Staging,
+    staging: Publisher,
     entries: dict[str, ManifestEntry],
     earlier: set[str],
     on_progress: OnProgress,
@@ -293,14 +294,14 @@ def verify(
     most = max(
         1,
         min(
-            4 * plan.spec.compute.task_size // max(1, layout.unit_bytes),
+            4 * plan.spec.compute.task_size // max(1, layout.write_chunk_bytes),
             len(units) // (4 * _window(client)) or 1,
         ),
     )
     pieces = [units[first : first + most] for first in range(0, len(units), most)]
     bad: list[str] = []
     for done, found in enumerate(
-        _run(client, ((tasks.check_units, (staging, layout, piece)) for piece in pieces)), 1
+        _run(client, ((tasks.check_chunks, (staging, layout, piece)) for piece in pieces)), 1
     ):
         bad += found
         on_progress(Progress("verify", min(done * most, len(units)), len(units)))
@@ -316,7 +317,7 @@ def _window(client: Any) -> int:
 def _submit(client: Any, function: Callable[..., Any], *args: Any) -> Any:
     name = f"{function.__name__}-{uuid.uuid4().hex}"
     return client.submit(
-        tasks.on_sound_worker, version(), function, *args, key=name, pure=False, retries=2
+        tasks.run_on_trusted_worker, version(), function, *args, key=name, pure=False, retries=2
     )
 
 

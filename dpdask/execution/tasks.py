@@ -18,28 +18,28 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from dpdask.errors import ClusterError, DpdaskError, ReleaseError
-from dpdask.keystream import ReleaseKey, TravellingKey
+from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
 from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.grid import Grid, clip_factors, no_norms, record_norms
 from dpdask.privatizers.recipes import Tile
 from dpdask.queries import Clip, Fitted, Query, SummedQuery
-from dpdask.storage import Box, Layout, ManifestEntry, SourceArray, Staging
+from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
 
 __all__ = [
-    "Sealed",
+    "Opaque",
     "TileJob",
     "Written",
     "add_up",
+    "check_chunks",
     "check_source",
-    "check_units",
     "clip_part",
     "noisy_answer",
     "norms_part",
-    "on_sound_worker",
+    "run_on_trusted_worker",
     "sum_part",
-    "worker_fault",
+    "trust_violation",
     "write_tiles",
 ]
 
@@ -60,7 +60,7 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndar
     return kept[:size].view(dtype).reshape(shape)
 
 
-class Sealed:
+class Opaque:
     """A value on its way between tasks: its printed form says nothing of it."""
 
     __slots__ = ("value",)
@@ -75,7 +75,7 @@ class Sealed:
         return 64 + int(getattr(self.value, "nbytes", 0))
 
 
-def _discreet(function: Callable[P, R]) -> Callable[P, R]:
+def redact_exceptions(function: Callable[P, R]) -> Callable[P, R]:
     """Let no exception out that could carry a value: ours by their constant texts, others by their
     kind alone.
     """
@@ -118,12 +118,12 @@ class TileJob:
     """
 
     source: SourceArray
-    staging: Staging
+    staging: Publisher
     layout: Layout
     tiling: Tiling
     query: Query
     fitted: Fitted
-    key: TravellingKey
+    key: TransferableKey
     binding: str
     component: str
 
@@ -131,7 +131,7 @@ class TileJob:
         return "<TileJob>"
 
 
-def worker_fault(version: str, dask_worker: Any) -> str | None:
+def trust_violation(version: str, dask_worker: Any) -> str | None:
     """Why a worker must not see data, None if it may: another dpdask, or memory that goes to disk.
     Dask passes the worker.
     """
@@ -153,7 +153,7 @@ def worker_fault(version: str, dask_worker: Any) -> str | None:
     return None
 
 
-def on_sound_worker(version: str, function: Callable[..., R], *args: Any) -> R:
+def run_on_trusted_worker(version: str, function: Callable[..., R], *args: Any) -> R:
     """Run a task of ours, unless the worker, which may have joined after the release began, must
     not see data.
     """
@@ -161,22 +161,22 @@ def on_sound_worker(version: str, function: Callable[..., R], *args: Any) -> R:
 
     worker: Any = get_worker()
     if getattr(worker, "dpdask_sound", None) != version:
-        fault = worker_fault(version, worker)
+        fault = trust_violation(version, worker)
         if fault is not None:
             raise ClusterError(fault)
         worker.dpdask_sound = version
     return function(*args)
 
 
-@_discreet
-def check_source(source: SourceArray, box: Box) -> None:
+@redact_exceptions
+def check_source(source: SourceArray, box: Region) -> None:
     """Decode a region, so that a damaged source is found before anything is charged."""
     for piece in source.pieces(box):
         source.read(piece)
 
 
-@_discreet
-def norms_part(source: SourceArray, box: Box, record_axis: int, grid: Grid) -> Sealed:
+@redact_exceptions
+def norms_part(source: SourceArray, box: Region, record_axis: int, grid: Grid) -> Opaque:
     """The squared norms of the parts of records that lie in a region, with the first record's
     index.
     """
@@ -186,52 +186,52 @@ def norms_part(source: SourceArray, box: Box, record_axis: int, grid: Grid) -> S
         part = piece[record_axis]
         norms = record_norms(source.read(piece), record_axis=record_axis, step=grid.step)
         total[part.start - records.start : part.stop - records.start] += norms
-    return Sealed((records.start, total))
+    return Opaque((records.start, total))
 
 
-@_discreet
-def clip_part(grid: Grid, records: slice, *parts: Sealed) -> Sealed:
+@redact_exceptions
+def clip_part(grid: Grid, records: slice, *parts: Opaque) -> Opaque:
     """Clip factors from all parts of some records' norms."""
     total = no_norms(records.stop - records.start)
     for part in parts:
         start, norms = part.value
         total[start - records.start : start - records.start + len(norms)] += norms
-    return Sealed(clip_factors(total, grid=grid))
+    return Opaque(clip_factors(total, grid=grid))
 
 
-@_discreet
+@redact_exceptions
 def sum_part(
     query: SummedQuery,
     fitted: Fitted,
     source: SourceArray,
-    answer_box: Box,
+    answer_box: Region,
     records: slice,
-    factors: Sealed | None,
-) -> Sealed:
+    factors: Opaque | None,
+) -> Opaque:
     """A partial sum of an answer."""
-    return Sealed(
+    return Opaque(
         query.partial(
             source, fitted, answer_box, records, None if factors is None else factors.value
         )
     )
 
 
-@_discreet
-def add_up(*parts: Sealed) -> Sealed:
+@redact_exceptions
+def add_up(*parts: Opaque) -> Opaque:
     """Partial sums added; in integers, so their order does not matter."""
-    return Sealed(functools.reduce(np.add, (part.value for part in parts)))
+    return Opaque(functools.reduce(np.add, (part.value for part in parts)))
 
 
-@_discreet
+@redact_exceptions
 def write_tiles(
     job: TileJob,
     indices: Sequence[Index],
     first_record: int = 0,
-    factors: Sealed | None = None,
-    answer: Sealed | None = None,
+    factors: Opaque | None = None,
+    answer: Opaque | None = None,
 ) -> Written:
     """Release some tiles into staging."""
-    key = job.key.arrive()
+    key = job.key.from_transferable()
     radii = _radii(job, key)
     written = Written([], [])
     for index in indices:
@@ -247,23 +247,23 @@ def write_tiles(
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
             released = _symmetrised(job, key, index, block, released, radii)
-        for unit, inner in job.tiling.units(index):
-            _put(job, unit, released[inner], written)
+        for chunk_index, inner in job.tiling.write_chunks(index):
+            _put(job, chunk_index, released[inner], written)
             if job.query.symmetric and index[0] != index[1]:
-                _put(job, unit[::-1], np.ascontiguousarray(released[inner].T), written)
+                _put(job, chunk_index[::-1], np.ascontiguousarray(released[inner].T), written)
     return written
 
 
-def _put(job: TileJob, unit: Index, block: np.ndarray[Any, Any], written: Written) -> None:
-    entry = job.staging.put(job.layout, unit, block)
+def _put(job: TileJob, chunk_index: Index, block: np.ndarray[Any, Any], written: Written) -> None:
+    entry = job.staging.put(job.layout, chunk_index, block)
     if entry is None:
-        written.conflicts.append(job.layout.key(unit))
+        written.conflicts.append(job.layout.key(chunk_index))
     else:
         written.entries.append(entry)
 
 
 def _factors(
-    job: TileJob, box: Box, block: np.ndarray[Any, Any], first: int, factors: Sealed | None
+    job: TileJob, box: Region, block: np.ndarray[Any, Any], first: int, factors: Opaque | None
 ) -> Any:
     """The clip factors of a tile's records: from the pass over norms, or from the tile itself where
     it holds them whole.
@@ -283,7 +283,7 @@ def _released(
     job: TileJob,
     key: ReleaseKey,
     index: Index,
-    box: Box,
+    box: Region,
     block: np.ndarray[Any, Any],
     factors: Any,
     radius: float | None,
@@ -340,12 +340,12 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
     return dict(zip(indices, drawn.tolist(), strict=True))
 
 
-@_discreet
-def noisy_answer(job: TileJob, answer: Sealed) -> np.ndarray[Any, Any]:
+@redact_exceptions
+def noisy_answer(job: TileJob, answer: Opaque) -> np.ndarray[Any, Any]:
     """A small answer with its noise, for the driver: differentially private, so it may travel and
     be kept.
     """
-    key = job.key.arrive()
+    key = job.key.from_transferable()
     index = (0,) * len(job.tiling.shape)
     box = job.tiling.box(index)
     block = job.fitted.answer(answer.value)
@@ -353,9 +353,9 @@ def noisy_answer(job: TileJob, answer: Sealed) -> np.ndarray[Any, Any]:
     return (released + released.T) / 2 if job.query.symmetric else released
 
 
-@_discreet
-def check_units(
-    staging: Staging, layout: Layout, units: Sequence[tuple[Index, ManifestEntry, bool]]
+@redact_exceptions
+def check_chunks(
+    staging: Publisher, layout: Layout, units: Sequence[tuple[Index, ManifestEntry, bool]]
 ) -> list[str]:
     """The keys of staged units that are missing or damaged or, where their digest is asked for, not
     the ones recorded.

@@ -18,7 +18,7 @@ from dpdask.ledger import Ledger, open_ledger
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.releases.api import finish_published, release_run
 from dpdask.spec import ReleaseSpec
-from dpdask.storage import array_names, place_at
+from dpdask.storage import array_names, open_storage
 
 __all__ = ["ArraysOfGroup", "privatize_batch"]
 
@@ -38,7 +38,7 @@ class ArraysOfGroup(BaseModel):
             raise InvalidSpec(
                 f"output {self.output!r} is the same for every array; put {{array}} into it"
             )
-        place = place_at(self.template.source.url, self.template.source.options)
+        place = open_storage(self.template.source.url, self.template.source.options)
         names = [name for name in array_names(place) if fnmatch.fnmatch(name, self.arrays)]
         if not names:
             raise InvalidSpec(f"no array of the group matches {self.arrays!r}; widen the pattern")
@@ -131,7 +131,7 @@ def check_batch(specs: list[ReleaseSpec]) -> tuple[list[ReleaseSpec], list[Relea
                 done.append(spec)
                 continue
             made = make_plan(spec, resuming=True)
-            record = ledger.record(made.fingerprint)
+            record = ledger.entry(made.fingerprint)
             if record is not None and record.last == "commit":
                 done.append(spec)
                 continue
@@ -158,17 +158,24 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
     parts = []
     axes: dict[str | None, int | None] = {}
     for made in plans:
-        unit, other = made.unit, plans[0].unit
-        if (unit.adjacency, unit.contributions) != (other.adjacency, other.contributions):
+        privacy_unit, other = made.privacy_unit, plans[0].privacy_unit
+        if (privacy_unit.adjacency, privacy_unit.contributions) != (
+            other.adjacency,
+            other.contributions,
+        ):
             raise InvalidSpec(
-                "the releases of the batch differ in unit.adjacency or unit.max_contributions;"
+                "the releases of the batch differ in privacy_unit.adjacency or"
+                " privacy_unit.max_contributions;"
                 " give all the same"
             )
-        if axes.setdefault(unit.array, unit.record_axis) != unit.record_axis:
+        if (
+            axes.setdefault(privacy_unit.array, privacy_unit.record_axis)
+            != privacy_unit.record_axis
+        ):
             raise InvalidSpec(
                 "two releases of the batch protect units along different axes of one array;"
                 " split the batch"
             )
-        parts.append((made.guarantee.verified, unit))
+        parts.append((made.guarantee.verified, privacy_unit))
     if parts:
         ledger.forecast_all(plans[0].spec.budget.dataset, parts)

@@ -17,11 +17,11 @@ from dpdask.spec.release import (
     BudgetSection,
     ComputeSection,
     OutputSection,
+    PrivacyUnitSection,
     PublishSection,
     SourceSection,
-    UnitSection,
 )
-from dpdask.storage import open_source, place_at
+from dpdask.storage import open_source, open_storage
 
 __all__ = ["privatize_gradients"]
 
@@ -61,7 +61,7 @@ def privatize_gradients(
     """
     refusal = None
     try:
-        opened = open_source(place_at(source.url, source.options), source.array)
+        opened = open_source(open_storage(source.url, source.options), source.array)
         window = source.window
         steps = (
             window.stop - window.start
@@ -77,7 +77,9 @@ def privatize_gradients(
             steps=steps,
             steps_are_independent=steps_are_independent,
             sampling=sampling,
-            unit=UnitSection(adjacency=adjacency, max_contributions=max_contributions),
+            privacy_unit=PrivacyUnitSection(
+                adjacency=adjacency, max_contributions=max_contributions
+            ),
             compute=compute,
             publish=publish,
         )
@@ -95,14 +97,14 @@ def gradient_spec(
     steps: int,
     steps_are_independent: bool,
     sampling: SamplingSection | None,
-    unit: UnitSection,
+    privacy_unit: PrivacyUnitSection,
     **sections: Any,
 ) -> ReleaseSpec:
     """The release of a stack: a unit moves a step by a clip norm for each of its records, by two
     under replace-one.
     """
-    moves = 1 if unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2
-    sensitivity = moves * unit.max_contributions * clip_norm
+    moves = 1 if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2
+    sensitivity = moves * privacy_unit.max_contributions * clip_norm
     plain = {
         name: section.model_dump(by_alias=True, exclude_defaults=True)
         for name, section in sections.items()
@@ -110,8 +112,8 @@ def gradient_spec(
     return parse_release_spec(
         {
             **plain,
-            "unit": unit.model_dump(mode="json", exclude_defaults=True),
-            "query": {"name": "declared", "l2_sensitivity": sensitivity},
+            "privacy_unit": privacy_unit.model_dump(mode="json", exclude_defaults=True),
+            "query": {"name": "precomputed", "l2_sensitivity": sensitivity},
             "privacy": privacy,
             "mechanism": "analytic-gaussian",
             "composition": {

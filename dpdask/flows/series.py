@@ -18,12 +18,12 @@ from dpdask.planning import check_no_placeholders, make_plan
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
-from dpdask.storage import open_source, place_at
+from dpdask.storage import open_source, open_storage
 
-__all__ = ["Pacing", "privatize_series"]
+__all__ = ["RateLimit", "privatize_series"]
 
 
-class Pacing(BaseModel):
+class RateLimit(BaseModel):
     """What a dataset may spend within any stretch of ``days``; the budget of one run is the spec's
     own.
     """
@@ -33,7 +33,7 @@ class Pacing(BaseModel):
     days: Annotated[float, Field(gt=0)]
 
 
-class _Paced(Exception):
+class RateLimited(Exception):
     """The window is spent, politely."""
 
 
@@ -48,37 +48,39 @@ def privatize_series(
     spec: ReleaseSpec,
     series: str,
     axis: int,
-    pacing: Pacing | None = None,
-    longest: Annotated[int | None, Field(ge=1)] = None,
-    whole_chunks: bool = False,
-    first: Annotated[int, Field(ge=0)] = 0,
+    rate_limit: RateLimit | None = None,
+    max_window: Annotated[int | None, Field(ge=1)] = None,
+    align_to_chunks: bool = False,
+    start_index: Annotated[int, Field(ge=0)] = 0,
 ) -> Any:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
     The cursor is in the ledger: the end of the last window that was charged and not burned,
-    ``first`` before there is one. A series belongs to one axis of one array. ``output.url`` holds
-    ``{start}`` and ``{stop}``. A run that was cut off is finished first, at the output where it
-    began; a window without budget ends the run in the state Refused. With ``whole_chunks`` windows
-    end where a chunk of the source does: appending to a chunk that a run is reading changes the
-    source, and burns that run's release.
+    ``start_index`` before there is one. A series belongs to one axis of one array. ``output.url``
+    holds ``{start}`` and ``{stop}``. A run that was cut off is finished first, at the output where
+    it began; a window without budget ends the run in the state RateLimited. With
+    ``align_to_chunks`` windows end where a chunk of the source does: appending to a chunk that a
+    run is reading changes the source, and burns that run's release.
     """
     refusal, polite, windowed = None, None, None
     try:
         with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
-            windowed = next_release(ledger, spec, series, axis, longest, whole_chunks, first)
-            if windowed is not None and pacing is not None:
-                check_pace(ledger, windowed, pacing)
-    except _Paced as error:
+            windowed = next_release(
+                ledger, spec, series, axis, max_window, align_to_chunks, start_index
+            )
+            if windowed is not None and rate_limit is not None:
+                check_rate_limit(ledger, windowed, rate_limit)
+    except RateLimited as error:
         polite = str(error)
     except DpdaskError as error:
         refusal = one_line(error)
     tag_run(f"series:{series}")
     if polite is not None:
-        return Completed(message=polite, name="Refused")
+        return Completed(message=polite, name="RateLimited")
     if refusal is not None:
         return Failed(message=refusal)
     if windowed is None:
-        return Completed(message=f"nothing new in series {series}", name="Idle")
+        return Completed(message=f"nothing new in series {series}", name="NoNewData")
     return carry_out(windowed)
 
 
@@ -102,38 +104,40 @@ def next_release(
     spec: ReleaseSpec,
     series: str,
     axis: int,
-    longest: int | None,
-    whole_chunks: bool = False,
-    first: int = 0,
+    max_window: int | None,
+    align_to_chunks: bool = False,
+    start_index: int = 0,
 ) -> ReleaseSpec | None:
     """The spec of the next window, an unfinished one first; None when there is nothing new."""
     check_series_output(spec.output.url)
-    source = open_source(place_at(spec.source.url, spec.source.options), spec.source.array)
+    source = open_source(open_storage(spec.source.url, spec.source.options), spec.source.array)
     if not 0 <= axis < len(source.shape):
         raise InvalidSpec(
             f"axis {axis} is none of the source's axes; choose one from 0 to"
             f" {len(source.shape) - 1}"
         )
-    if whole_chunks and longest is not None and longest < source.chunks[axis]:
+    if align_to_chunks and max_window is not None and max_window < source.chunks[axis]:
         raise InvalidSpec(
-            f"longest={longest} never reaches the end of a chunk of {source.chunks[axis]}; raise"
-            " it to that"
+            f"max_window={max_window} never reaches the end of a chunk of {source.chunks[axis]};"
+            " raise it to that"
         )
     past = ledger.windows(spec.budget.dataset, series)
     if any((known.array, known.window["axis"]) != (source.address_digest, axis) for known in past):
         raise InvalidSpec(
             f"series {series!r} of this dataset belongs to another array or axis; give this one"
             " a name of its own, and say with"
-            " `first` where it begins"
+            " `start_index` where it begins"
         )
     burned = [known.window for known in past if known.last == "burn"]
     done = [known.window for known in past if known.last == "commit"]
     unfinished = [known for known in past if known.open and known.window not in done]
     if unfinished:
         return _windowed(spec, unfinished[0].window, unfinished[0].output, burned)
-    start = max((known.window["stop"] for known in past if known.last != "burn"), default=first)
-    stop = source.shape[axis] if longest is None else min(source.shape[axis], start + longest)
-    if whole_chunks:
+    start = max(
+        (known.window["stop"] for known in past if known.last != "burn"), default=start_index
+    )
+    stop = source.shape[axis] if max_window is None else min(source.shape[axis], start + max_window)
+    if align_to_chunks:
         stop -= stop % source.chunks[axis]
     if stop <= start:
         return None
@@ -155,26 +159,29 @@ def _windowed(
     return spec.model_copy(update=changes)
 
 
-def check_pace(ledger: Ledger, spec: ReleaseSpec, pacing: Pacing) -> None:
+def check_rate_limit(ledger: Ledger, spec: ReleaseSpec, rate_limit: RateLimit) -> None:
     """Refuse politely when this run would pass what the last ``days`` allow; a release already
     charged goes on.
     """
     made = make_plan(spec, resuming=True)
-    if ledger.record(made.fingerprint) is not None:
+    if ledger.entry(made.fingerprint) is not None:
         return
-    since = datetime.now(UTC) - timedelta(days=pacing.days)
+    since = datetime.now(UTC) - timedelta(days=rate_limit.days)
     recent = ledger.spent_since(spec.budget.dataset, since)
     after = charged_after(
-        recent, made.guarantee.verified, PrivacyBudget(epsilon=pacing.epsilon, delta=pacing.delta)
+        recent,
+        made.guarantee.verified,
+        PrivacyBudget(epsilon=rate_limit.epsilon, delta=rate_limit.delta),
     )
-    if after.delta(pacing.epsilon) <= pacing.delta:
+    if after.delta(rate_limit.epsilon) <= rate_limit.delta:
         return
-    spent = 0.0 if recent is None else recent.epsilon(pacing.delta)
-    would = after.epsilon(pacing.delta)
+    spent = 0.0 if recent is None else recent.epsilon(rate_limit.delta)
+    would = after.epsilon(rate_limit.delta)
     amount = f"{would:.4g}" if math.isfinite(would) else "more than can be reckoned"
-    raise _Paced(
+    raise RateLimited(
         f"paced: dataset {spec.budget.dataset!r} has spent epsilon {spent:.4g} of"
-        f" {pacing.epsilon:g} in the last"
-        f" {pacing.days:g} days, this run would make it {amount}; it goes on when the window has"
+        f" {rate_limit.epsilon:g} in the last"
+        f" {rate_limit.days:g} days, this run would make it {amount}; it goes on when the window"
+        " has"
         " moved"
     )

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from dpdask.errors import InvalidSpec
 from dpdask.flows.privatize import privatize
-from dpdask.flows.series import Pacing, check_series_output, privatize_series
+from dpdask.flows.series import RateLimit, check_series_output, privatize_series
 from dpdask.planning import check_no_placeholders
 from dpdask.spec import load_release_spec
 
@@ -23,10 +23,10 @@ def serve(
     cron: str | None,
     series: str | None = None,
     axis: int | None = None,
-    pacing: dict[str, float] | None = None,
-    longest: int | None = None,
-    whole_chunks: bool = False,
-    first: int = 0,
+    rate_limit: dict[str, float] | None = None,
+    max_window: int | None = None,
+    align_to_chunks: bool = False,
+    start_index: int = 0,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped.
 
@@ -38,17 +38,28 @@ def serve(
     parameters: dict[str, Any] = {"spec": spec}
     chosen: Any = privatize
     if series is None:
-        if axis is not None or pacing is not None or longest is not None or whole_chunks or first:
+        if (
+            axis is not None
+            or rate_limit is not None
+            or max_window is not None
+            or align_to_chunks
+            or start_index
+        ):
             raise InvalidSpec(
-                "--axis, --pace, --longest, --whole-chunks and --first belong to a series; give"
+                "--axis, --rate-limit, --max-window, --align-to-chunks and --start-index belong"
+                " to a series; give"
                 " --series NAME"
             )
         check_no_placeholders(loaded.output.url)
     else:
-        _check_series(loaded.output.url, axis=axis, pacing=pacing, longest=longest)
+        _check_series(loaded.output.url, axis=axis, rate_limit=rate_limit, max_window=max_window)
         chosen = privatize_series
-        parameters |= {"series": series, "axis": axis, "pacing": pacing}
-        parameters |= {"longest": longest, "whole_chunks": whole_chunks, "first": first}
+        parameters |= {"series": series, "axis": axis, "rate_limit": rate_limit}
+        parameters |= {
+            "max_window": max_window,
+            "align_to_chunks": align_to_chunks,
+            "start_index": start_index,
+        }
     name = series or "release"
     chosen.serve(
         name=name,
@@ -89,20 +100,20 @@ def check_schedule(*, every: float | None, cron: str | None) -> None:
 
 
 def _check_series(
-    url: str, *, axis: int | None, pacing: dict[str, float] | None, longest: int | None
+    url: str, *, axis: int | None, rate_limit: dict[str, float] | None, max_window: int | None
 ) -> None:
     if axis is None or axis < 0:
         raise InvalidSpec(
             "a series grows along an axis; give --axis, from 0 to the last one of the source"
         )
-    if longest is not None and longest < 1:
-        raise InvalidSpec(f"--longest {longest} lets no window be; choose at least 1")
+    if max_window is not None and max_window < 1:
+        raise InvalidSpec(f"--max-window {max_window} lets no window be; choose at least 1")
     try:
-        if pacing is not None:
-            Pacing.model_validate(pacing)
+        if rate_limit is not None:
+            RateLimit.model_validate(rate_limit)
     except ValidationError as error:
         wrong = ", ".join(str(problem["loc"][0]) for problem in error.errors(include_url=False))
         raise InvalidSpec(
-            f"--pace: {wrong} out of range; give EPSILON > 0, 0 < DELTA < 1 and DAYS > 0"
+            f"--rate-limit: {wrong} out of range; give EPSILON > 0, 0 < DELTA < 1 and DAYS > 0"
         ) from None
     check_series_output(url)

@@ -58,7 +58,7 @@ def one_line(error: DpdaskError) -> str:
 def plan_release(spec: ReleaseSpec) -> Any:
     """Check everything; spends nothing."""
     try:
-        facts = plan(spec, resuming=True).describe()
+        facts = plan(spec, resuming=True).to_dict()
     except DpdaskError as error:
         return Failed(message=one_line(error))
     claimed = facts["guarantee"]["claimed"]
@@ -214,7 +214,8 @@ def card_markdown(card: ReleaseCard) -> str:
     rows = {
         "array": f"{card.released.array}, {card.released.shape} {card.released.dtype}",
         "query": card.query["name"],
-        "protects": f"{card.unit.adjacency}, up to {card.unit.max_contributions} record(s) each",
+        "protects": f"{card.privacy_unit.adjacency}, up to {card.privacy_unit.max_contributions}"
+        " record(s) each",
         "mechanism": card.mechanism["name"],
         "noise per entry": f"{card.released.noise_std:.6g}",
         "claimed": f"epsilon {claimed.epsilon:g}, delta {claimed.delta:g} ({claimed.theorem})",

@@ -5,9 +5,9 @@ from dpdask.ledger.ledger import Ledger
 from dpdask.ledger.models import (
     DatasetState,
     Forecast,
+    LedgerEntry,
     LedgerHead,
-    ProtectedUnit,
-    ReleaseRecord,
+    PrivacyUnit,
     Reservation,
     SeriesWindow,
 )
@@ -18,9 +18,9 @@ __all__ = [
     "DatasetState",
     "Forecast",
     "Ledger",
+    "LedgerEntry",
     "LedgerHead",
-    "ProtectedUnit",
-    "ReleaseRecord",
+    "PrivacyUnit",
     "Reservation",
     "SeriesWindow",
     "charged_after",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from dpdask.accounting import Dominated, profile_from_description
+from dpdask.accounting import Dominated, profile_from_dict
 from dpdask.errors import LedgerCorrupt
 from dpdask.ledger.charges import NOTHING, Spent, covers, fits
 from dpdask.ledger.hash_chain import (
@@ -63,7 +63,7 @@ def _audit_dataset(connection: Connection, name: str) -> int:
 
 def _check_charge(row: Any, facts: dict[str, Any], total: PrivacyBudget) -> None:
     charge = charge_in(facts)
-    if charge is None or not covers(charge, profile_from_description(facts["profile"])):
+    if charge is None or not covers(charge, profile_from_dict(facts["profile"])):
         raise LedgerCorrupt(
             f"entry {row.sequence} of dataset {row.dataset!r} charges less than its release costs"
         )
@@ -98,7 +98,7 @@ def _audit_old(name: str, rows: list[Any], upgrade: Any) -> None:
         if row.kind == "reserve":
             charge = noted.pop(row.release, None)
             if charge is None or not covers(
-                Dominated(**charge), profile_from_description(facts["profile"])
+                Dominated(**charge), profile_from_dict(facts["profile"])
             ):
                 raise LedgerCorrupt(
                     f"the upgrade charges less for entry {place} of dataset {name!r} than its"

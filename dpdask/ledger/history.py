@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from dpdask.accounting import profile_from_description
+from dpdask.accounting import profile_from_dict
 from dpdask.ledger.hash_chain import Standing, body_of, spent_after, steps_of, total_in
-from dpdask.ledger.models import DatasetState, LedgerHead, ReleaseRecord, SeriesWindow
+from dpdask.ledger.models import DatasetState, LedgerEntry, LedgerHead, SeriesWindow
 from dpdask.ledger.schema import entries
 
-__all__ = ["dataset_state", "release_record", "series_windows"]
+__all__ = ["dataset_state", "ledger_entry", "series_windows"]
 
 _AT_ONCE = 500  # releases in one statement
 
@@ -46,10 +46,10 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
 
 @functools.lru_cache(maxsize=1024)
 def _epsilon_alone(description: str, delta: float) -> float:
-    return profile_from_description(json.loads(description)).epsilon(delta)
+    return profile_from_dict(json.loads(description)).epsilon(delta)
 
 
-def release_record(connection: Connection, release: str) -> ReleaseRecord | None:
+def ledger_entry(connection: Connection, release: str) -> LedgerEntry | None:
     """A release's history, None when it was never reserved."""
     steps = steps_of(connection, release)
     if not steps:
@@ -58,7 +58,7 @@ def release_record(connection: Connection, release: str) -> ReleaseRecord | None
     opening = select(entries).where(entries.c.dataset == reserved.dataset, entries.c.sequence == 1)
     noted = body_of(reserved)
     published: dict[str, Any] = next((body_of(row) for row in steps if row.kind == "publish"), {})
-    return ReleaseRecord(
+    return LedgerEntry(
         dataset=reserved.dataset,
         release=release,
         name=noted.get("name", release),

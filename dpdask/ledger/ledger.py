@@ -34,15 +34,15 @@ from dpdask.ledger.hash_chain import (
     standing_of,
     steps_of,
 )
-from dpdask.ledger.history import dataset_state, release_record, series_windows
+from dpdask.ledger.history import dataset_state, ledger_entry, series_windows
 from dpdask.ledger.keys import KeyWrapper, find_master_key
 from dpdask.ledger.models import (
     CLOSING,
     DatasetState,
     Forecast,
+    LedgerEntry,
     LedgerHead,
-    ProtectedUnit,
-    ReleaseRecord,
+    PrivacyUnit,
     Reservation,
     SeriesWindow,
 )
@@ -158,15 +158,15 @@ class Ledger:
         self,
         dataset: str,
         profile: PrivacyProfile,
-        unit: ProtectedUnit = ProtectedUnit(),  # a frozen value
+        privacy_unit: PrivacyUnit = PrivacyUnit(),  # a frozen value
     ) -> Forecast:
         """What one more release would make of a dataset's budget; raises as :meth:`reserve` would,
         charges nothing.
         """
-        return self.forecast_all(dataset, [(profile, unit)])
+        return self.forecast_all(dataset, [(profile, privacy_unit)])
 
     def forecast_all(
-        self, dataset: str, parts: Sequence[tuple[PrivacyProfile, ProtectedUnit]]
+        self, dataset: str, parts: Sequence[tuple[PrivacyProfile, PrivacyUnit]]
     ) -> Forecast:
         """Forecast a dataset's budget after several more releases, charged one after the other."""
         self._check_master_key()
@@ -183,7 +183,7 @@ class Ledger:
         dataset: str,
         release: str,
         profile: PrivacyProfile,
-        unit: ProtectedUnit = ProtectedUnit(),
+        privacy_unit: PrivacyUnit = PrivacyUnit(),
         facts: dict[str, Any] | None = None,
     ) -> Reservation:
         """Charge ``profile`` to ``dataset`` for the release with this fingerprint, or refuse before
@@ -203,7 +203,7 @@ class Ledger:
                     "the release belongs to another dataset; a fingerprint stands for one release"
                 )
             if steps:
-                charged = check_same(connection, steps, profile.describe())
+                charged = check_same(connection, steps, profile.to_dict())
                 if charged is not None and not covers(charged, profile):
                     raise LedgerCorrupt(
                         "the release was charged less than its guarantee costs; the ledger was"
@@ -217,24 +217,24 @@ class Ledger:
                 raise LedgerError(
                     "another release took over this one's claim on the output; start it again"
                 )
-            hold_array(connection, unit)
-            [charge], _ = admit(connection, standing, [(profile, unit)])
-            noted |= {"profile": profile.describe(), **unit.describe()}
+            hold_array(connection, privacy_unit)
+            [charge], _ = admit(connection, standing, [(profile, privacy_unit)])
+            noted |= {"profile": profile.to_dict(), **privacy_unit.to_dict()}
             append(connection, dataset, standing, "reserve", noted, release, charge)
             return Reservation(dataset, release, new=True)
 
-    def record(self, release: str) -> ReleaseRecord | None:
+    def entry(self, release: str) -> LedgerEntry | None:
         """A release's history, None when it was never reserved."""
         with plain_errors(), self._engine.begin() as connection:
-            return release_record(connection, release)
+            return ledger_entry(connection, release)
 
-    def named(self, name: str) -> ReleaseRecord | None:
+    def entry_named(self, name: str) -> LedgerEntry | None:
         """The release that is published under ``name``, None when there is none."""
         with plain_errors(), self._engine.begin() as connection:
             row = _entry_named(connection, name)
-            return None if row is None else release_record(connection, row.release)
+            return None if row is None else ledger_entry(connection, row.release)
 
-    def open_releases(self, beginning: str) -> list[ReleaseRecord]:
+    def open_releases(self, beginning: str) -> list[LedgerEntry]:
         """The releases that are neither committed nor burned and whose names begin so."""
         until = beginning + "\U0010ffff"
         query = (
@@ -244,7 +244,7 @@ class Ledger:
         )
         with plain_errors(), self._engine.begin() as connection:
             found = [
-                release_record(connection, release) for release in connection.scalars(query).all()
+                ledger_entry(connection, release) for release in connection.scalars(query).all()
             ]
         return [record for record in found if record is not None and record.open]
 
@@ -270,7 +270,7 @@ class Ledger:
         recent = spent if row is None else spent - spent_after(row)
         return recent.profile if recent.mu_squared or recent.delta0 else None
 
-    def settle(self, release: str, name: str, text: str) -> str:
+    def put_once(self, release: str, name: str, text: str) -> str:
         """Note a value that a release settled on, such as noise directions; the one that was noted
         first, which is used.
         """
@@ -292,7 +292,7 @@ class Ledger:
                 )
             return text if first is None else first
 
-    def settled(self, release: str, name: str) -> str | None:
+    def get_once(self, release: str, name: str) -> str | None:
         """The value that a release settled on, None before."""
         with plain_errors(), self._engine.begin() as connection:
             return _settled(connection, release, name)

@@ -11,9 +11,9 @@ __all__ = [
     "CLOSING",
     "DatasetState",
     "Forecast",
+    "LedgerEntry",
     "LedgerHead",
-    "ProtectedUnit",
-    "ReleaseRecord",
+    "PrivacyUnit",
     "Reservation",
     "SeriesWindow",
 ]
@@ -31,13 +31,13 @@ class LedgerHead:
     sequence: int
     hash: str
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The head as JSON-ready facts."""
         return {"dataset": self.dataset, "sequence": self.sequence, "hash": self.hash}
 
 
 @dataclass(frozen=True, slots=True)
-class ProtectedUnit:
+class PrivacyUnit:
     """Whom a release protects: all releases of a dataset must speak of the same units, or their
     charges do not add up.
 
@@ -52,7 +52,7 @@ class ProtectedUnit:
     record_axis: int | None = None
     array_in_other_dataset: bool = False
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What a reservation notes."""
         return {
             "adjacency": str(self.adjacency),
@@ -99,14 +99,14 @@ class DatasetState:
             self.spent is not None and not self.spent.delta(self.total.epsilon) <= self.total.delta
         )
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The state as JSON-ready facts."""
         return {
             "dataset": self.name,
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_epsilon": self.spent_epsilon,
-            "spent": None if self.spent is None else self.spent.describe(),
-            "head": self.head.describe(),
+            "spent": None if self.spent is None else self.spent.to_dict(),
+            "head": self.head.to_dict(),
             "releases": [
                 {**self.details[release], "last_step": step}
                 for release, step in self.releases.items()
@@ -141,7 +141,7 @@ class SeriesWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseRecord:
+class LedgerEntry:
     """One release as the ledger knows it.
 
     ``release`` is its fingerprint, which depends on the data and stays inside; ``name`` is the

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, insert, text
 
-from dpdask.accounting import profile_from_description
+from dpdask.accounting import profile_from_dict
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
 from dpdask.ledger.charges import NOTHING, Spent, charge_of
 from dpdask.ledger.hash_chain import GENESIS, Standing, append, chain_hash, columns_of, standing_of
@@ -136,7 +136,7 @@ def _move(connection: Connection, dataset: Any, rows: list[Any]) -> DatasetState
     for sequence, row in enumerate(rows, start=1):
         facts = json.loads(row.body)
         if row.kind == "reserve":
-            charge = charge_of(profile_from_description(facts["profile"]), spent, total)
+            charge = charge_of(profile_from_dict(facts["profile"]), spent, total)
             charges[row.release] = {"mu": charge.mu, "delta0": charge.delta0}
             spent += Spent.on(charge)
         clock = max(clock, facts["at"])

@@ -2,7 +2,7 @@
 one it was.
 """
 
-from dpdask.mechanisms.base import Calibrated, Steps, amortise, amplified_rate
+from dpdask.mechanisms.base import Calibration, Steps, amortise, amplified_rate
 from dpdask.mechanisms.directional import directional
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
@@ -19,7 +19,7 @@ from dpdask.mechanisms.spherical import k_norm, rank_one
 __all__ = [
     "Allocation",
     "Binary",
-    "Calibrated",
+    "Calibration",
     "Given",
     "MaxPnr",
     "Steps",

@@ -14,11 +14,11 @@ from dpdask.errors import InvalidMechanism
 from dpdask.noise import Noise
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget, PrivacyProfile
 
-__all__ = ["Calibrated", "Steps", "amortise", "amplified_rate"]
+__all__ = ["Calibration", "Steps", "amortise", "amplified_rate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class Calibration:
     """The noise to add, its guarantee, the theorem's intermediate quantities and warnings."""
 
     noise: Noise
@@ -26,11 +26,11 @@ class Calibrated:
     calibration: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready facts."""
         facts: dict[str, Any] = {
-            "noise": self.noise.describe(),
-            "guarantee": self.guarantee.describe(),
+            "noise": self.noise.to_dict(),
+            "guarantee": self.guarantee.to_dict(),
             "calibration": dict(self.calibration),
         }
         if self.warnings:

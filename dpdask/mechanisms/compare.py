@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdask.errors import DpdaskError, InvalidMechanism
 from dpdask.mechanisms import (
-    Calibrated,
+    Calibration,
     analytic_gaussian,
     classic_gaussian,
     directional,
@@ -24,7 +24,7 @@ from dpdask.mechanisms import (
 )
 from dpdask.mechanisms.mgm import check_weights
 from dpdask.privacy import PrivacyBudget
-from dpdask.sensitivity import Body, Box, RecordBox
+from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
 
 __all__ = ["Comparison", "Row", "compare_mechanisms"]
 
@@ -34,7 +34,7 @@ class Row:
     """One mechanism: either what it would add, or why it cannot."""
 
     mechanism: str
-    calibrated: Calibrated | None
+    calibrated: Calibration | None
     unavailable: str = ""
     note: str = ""
 
@@ -69,7 +69,7 @@ class Comparison:
         ]
         return min(losses, default=math.nan)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready facts."""
         best = self.best()
         rows = []
@@ -78,7 +78,7 @@ class Comparison:
             if row.calibrated is None:
                 facts["unavailable"] = row.unavailable
             else:
-                facts |= row.calibrated.describe() | {
+                facts |= row.calibrated.to_dict() | {
                     "entry_std": row.calibrated.noise.entry_std,
                     "expected_squared_loss": row.calibrated.noise.expected_squared_loss,
                     "relative_loss": self.loss(row) / best,
@@ -94,7 +94,7 @@ class Comparison:
 def compare_mechanisms(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     gamma: float | None = None,
     weights: Sequence[float] | None = None,
@@ -104,12 +104,12 @@ def compare_mechanisms(
     Without ``gamma`` MVG is shown at the smallest bound on ||f|| that the sensitivity allows, which
     flatters it.
     """
-    axis = body.feature_axis if isinstance(body, (Box, RecordBox)) else 0
+    axis = sensitivity.feature_axis if isinstance(sensitivity, (EntrywiseBox, RecordBox)) else 0
     if gamma is not None and not gamma > 0:
         raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0")
     if weights is not None:
         check_weights(weights, shape[axis])
-    asked: dict[str, Any] = {"budget": budget, "body": body, "shape": shape}
+    asked: dict[str, Any] = {"budget": budget, "sensitivity": sensitivity, "shape": shape}
     per_axis = (
         None if weights is None else [weights if i == axis else None for i in range(len(shape))]
     )
@@ -118,9 +118,9 @@ def compare_mechanisms(
         if gamma is not None
         else "at the smallest gamma the sensitivity allows; a real one needs more noise"
     )
-    general = body.radius / 2 if gamma is None else gamma
-    psd = body.radius / math.sqrt(2) if gamma is None else gamma
-    recipes: list[tuple[str, Callable[[], Calibrated], str]] = [
+    general = sensitivity.radius / 2 if gamma is None else gamma
+    psd = sensitivity.radius / math.sqrt(2) if gamma is None else gamma
+    recipes: list[tuple[str, Callable[[], Calibration], str]] = [
         ("analytic-gaussian (= imgm)", lambda: analytic_gaussian(**asked), ""),
         ("classic-gaussian", lambda: classic_gaussian(**asked), ""),
         ("directional", lambda: directional(**asked, weights=weights), ""),
@@ -145,7 +145,7 @@ def compare_mechanisms(
     return Comparison(budget, tuple(sorted(rows, key=order)), axis, made.weights)
 
 
-def _row(name: str, recipe: Callable[[], Calibrated], note: str) -> Row:
+def _row(name: str, recipe: Callable[[], Calibration], note: str) -> Row:
     try:
         calibrated = recipe()
     except DpdaskError as error:

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.base import Calibrated, Steps
+from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.mechanisms.gaussian import exact_suffix, verified_gaussian
 from dpdask.mechanisms.mgm import check_weights
 from dpdask.noise import DiagonalFactor, Factor, KroneckerNoise, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
-from dpdask.sensitivity import Body, Box, RecordBox
+from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
 
 __all__ = ["directional"]
 
@@ -32,42 +32,43 @@ __all__ = ["directional"]
 def directional(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     weights: Sequence[float] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """The diagonal Gaussian noise with the least weighted error on a box of ranges.
 
     Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
     privacy.
     """
-    if not isinstance(body, (Box, RecordBox)):
+    if not isinstance(sensitivity, (EntrywiseBox, RecordBox)):
         raise InvalidMechanism(
             "directional noise gains nothing on an l2 ball; give ranges instead of an l2 bound,"
             " or use analytic-gaussian"
         )
-    if body.shape != tuple(shape):
+    if sensitivity.shape != tuple(shape):
         raise InvalidMechanism(
-            f"ranges for shape {body.shape} do not fit shape {tuple(shape)}; give both the same"
+            f"ranges for shape {sensitivity.shape} do not fit shape {tuple(shape)}; give both"
+            " the same"
         )
-    axis = body.feature_axis
+    axis = sensitivity.feature_axis
     size = shape[axis]
     importance = np.ones(size) if weights is None else check_weights(weights, size)
-    mu = steps.step_mu(budget, body.adjacency)
-    if len(body.widths) == 1 and weights is None:
+    mu = steps.step_mu(budget, sensitivity.adjacency)
+    if len(sensitivity.widths) == 1 and weights is None:
         unscaled: Factor = ScaledIdentity(size)
     else:
-        widths = np.broadcast_to(np.asarray(body.widths), size)
+        widths = np.broadcast_to(np.asarray(sensitivity.widths), size)
         unscaled = DiagonalFactor(
-            np.sqrt(widths / np.sqrt(importance)) / math.sqrt(max(body.widths))
+            np.sqrt(widths / np.sqrt(importance)) / math.sqrt(max(sensitivity.widths))
         )
     shaped = [ScaledIdentity(n) if i != axis else unscaled for i, n in enumerate(shape)]
-    scale = body.whitened(shaped) / mu * (1 + 1e-14)
+    scale = sensitivity.whitened(shaped) / mu * (1 + 1e-14)
     shaped[axis] = unscaled.times(scale)
     return verified_gaussian(
         noise=KroneckerNoise(tuple(shaped)),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="tight directional noise (Balle & Wang 2018, Thm 8, on a box)"
         + exact_suffix(steps),

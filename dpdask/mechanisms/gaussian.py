@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from dpdask.accounting import GaussianProfile
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.base import Calibrated, Steps
+from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.noise import Factor, IidNoise, KroneckerNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = [
     "analytic_gaussian",
@@ -37,38 +37,42 @@ def check_factors(factors: Sequence[Factor], shape: Sequence[int]) -> tuple[Fact
     return tuple(factors)
 
 
-def gaussian_mu(noise: IidNoise | KroneckerNoise, body: Body) -> float:
+def gaussian_mu(noise: IidNoise | KroneckerNoise, sensitivity: SensitivitySet) -> float:
     """mu of the noise really added: the furthest the whitened body reaches, rounded up."""
     if isinstance(noise, IidNoise):
-        return body.radius / noise.sigma * _UP
-    return body.whitened(noise.factors)
+        return sensitivity.radius / noise.sigma * _UP
+    return sensitivity.whitened(noise.factors)
 
 
 def verified_gaussian(
     *,
     noise: IidNoise | KroneckerNoise,
-    body: Body,
+    sensitivity: SensitivitySet,
     budget: PrivacyBudget,
     theorem: str,
     steps: Steps,
     calibration: Mapping[str, float],
-) -> Calibrated:
+) -> Calibration:
     """Any Gaussian noise with its claim and the exact profile of what is added."""
-    mu = gaussian_mu(noise, body)
-    return Calibrated(
+    mu = gaussian_mu(noise, sensitivity)
+    return Calibration(
         noise=noise,
         guarantee=Guarantee(
             claimed=budget,
             theorem=theorem,
-            verified=steps.compose(GaussianProfile(mu), body.adjacency),
+            verified=steps.compose(GaussianProfile(mu), sensitivity.adjacency),
         ),
         calibration={**calibration, "mu": mu},
     )
 
 
 def classic_gaussian(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
-) -> Calibrated:
+    *,
+    budget: PrivacyBudget,
+    sensitivity: SensitivitySet,
+    shape: tuple[int, ...],
+    steps: Steps = Steps(),
+) -> Calibration:
     """i.i.d. noise by the textbook formula ``sigma = s sqrt(2 ln(1.25/delta)) / epsilon`` (Dwork &
     Roth 2014, Thm A.1).
 
@@ -80,10 +84,10 @@ def classic_gaussian(
             f"epsilon={step.epsilon:g} is outside the classic theorem, which needs epsilon < 1;"
             " use analytic-gaussian"
         )
-    sigma = body.radius * math.sqrt(2 * math.log(1.25 / step.delta)) / step.epsilon * _UP
+    sigma = sensitivity.radius * math.sqrt(2 * math.log(1.25 / step.delta)) / step.epsilon * _UP
     return verified_gaussian(
         noise=IidNoise(shape, sigma),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="Dwork & Roth 2014, Thm A.1" + steps.suffix("strong composition (R1SMG eq. 16)"),
         steps=steps,
@@ -92,19 +96,23 @@ def classic_gaussian(
 
 
 def analytic_gaussian(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
-) -> Calibrated:
+    *,
+    budget: PrivacyBudget,
+    sensitivity: SensitivitySet,
+    shape: tuple[int, ...],
+    steps: Steps = Steps(),
+) -> Calibration:
     """The least i.i.d. Gaussian noise that honours ``budget`` (Balle & Wang 2018, Thm 8; IMGM Alg
     1, Thm 4).
 
     Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
     privacy.
     """
-    mu = steps.step_mu(budget, body.adjacency)
-    sigma = body.radius / mu * _UP
+    mu = steps.step_mu(budget, sensitivity.adjacency)
+    sigma = sensitivity.radius / mu * _UP
     return verified_gaussian(
         noise=IidNoise(shape, sigma),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="Balle & Wang 2018, Thm 8 = IMGM Alg 1" + exact_suffix(steps),
         steps=steps,
@@ -115,11 +123,11 @@ def analytic_gaussian(
 def imgm(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """The least multiple of given Kronecker factors that honours ``budget`` (IMGM Thm 2); i.i.d.
     without factors.
 
@@ -127,14 +135,14 @@ def imgm(
     noise.
     """
     if factors is None:
-        return analytic_gaussian(budget=budget, body=body, shape=shape, steps=steps)
+        return analytic_gaussian(budget=budget, sensitivity=sensitivity, shape=shape, steps=steps)
     shaped = check_factors(factors, shape)
-    mu = steps.step_mu(budget, body.adjacency)
-    scale = body.whitened(shaped) / mu * _UP
+    mu = steps.step_mu(budget, sensitivity.adjacency)
+    scale = sensitivity.whitened(shaped) / mu * _UP
     noise = KroneckerNoise((shaped[0].times(scale), *shaped[1:]))
     return verified_gaussian(
         noise=noise,
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="IMGM Thm 2" + exact_suffix(steps),
         steps=steps,

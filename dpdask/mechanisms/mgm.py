@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.base import Calibrated, Steps
+from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.mechanisms.gaussian import check_factors, verified_gaussian
 from dpdask.noise import Factor, KroneckerNoise, ScaledIdentity
 from dpdask.noise.factors import Floats, along_directions, check_orthonormal
 from dpdask.privacy import PrivacyBudget
-from dpdask.sensitivity import Body, Box, RecordBox
+from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
 
 __all__ = ["check_weights", "idn", "mgm", "noise_bound", "udn", "utility_weights"]
 
@@ -94,20 +94,20 @@ def _mode_factor(size: int, weights: Any, directions: Any, inverse_budget: float
 def mgm(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     weights: Sequence[Any] | None = None,
     directions: Sequence[Any] | None = None,
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """Kronecker noise with one factor per mode, by Thm 1; utility-optimal for ``weights`` per mode
     (Alg 1).
 
     Guarantee: sufficient, looser by about sqrt(M) than the exact profile.
     """
     bound = noise_bound(
-        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius
+        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
     if factors is not None:
         shaped = check_factors(factors, shape)
@@ -123,7 +123,7 @@ def mgm(
         )
     return verified_gaussian(
         noise=KroneckerNoise(made),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 1" + steps.suffix(_STRONG),
         steps=steps,
@@ -158,24 +158,24 @@ def _check_axis(axis: int, shape: tuple[int, ...]) -> int:
 def udn(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     axis: int = 0,
     weights: Sequence[float] | None = None,
     directions: Sequence[Any] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """Unimodal directional noise by Thm 2: only ``axis`` is coloured.
 
     Guarantee: sufficient; the verified profile is the exact one.
     """
     axis = _check_axis(axis, shape)
     bound = noise_bound(
-        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=body.radius
+        entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
     return verified_gaussian(
         noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, directions, bound)),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 2 (UDN)" + steps.suffix(_STRONG),
         steps=steps,
@@ -186,19 +186,19 @@ def udn(
 def idn(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     axis: int = 0,
     weights: Sequence[float] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """Independent directional noise by Thm 3: a diagonal factor on ``axis``, entries in one public
     range.
 
     Guarantee: sufficient on a box of ranges (unequal ranges count as the widest); the verified
     profile is exact.
     """
-    if not isinstance(body, (Box, RecordBox)):
+    if not isinstance(sensitivity, (EntrywiseBox, RecordBox)):
         raise InvalidMechanism(
             "idn is proved for entries in a public range, not for an l2 ball; give sensitivity:"
             " {ranges: ...}"
@@ -207,11 +207,11 @@ def idn(
     entries = math.prod(shape)
     step = steps.strong_step(budget)
     bound = shape[axis] * noise_bound(
-        entries=entries, budget=step, sensitivity=max(body.widths) * math.sqrt(entries)
+        entries=entries, budget=step, sensitivity=max(sensitivity.widths) * math.sqrt(entries)
     )
     return verified_gaussian(
         noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, None, bound)),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 3 (IDN)" + steps.suffix(_STRONG),
         steps=steps,

@@ -12,10 +12,10 @@ from dpdask.accounting import Gamma, HalfNormal, SphericalProfile
 from dpdask.accounting.radial import gamma_ratio
 from dpdask.accounting.rounding import CALIBRATION_SLACK
 from dpdask.errors import InvalidMechanism, OutOfReach
-from dpdask.mechanisms.base import Calibrated, Steps
+from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.noise import SphericalNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = ["SPHERICAL_DOUBT", "k_norm", "paper_psi", "rank_one"]
 
@@ -39,11 +39,11 @@ def paper_psi(*, dimension: int, delta: float) -> float:
 def rank_one(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     calibration: str = "exact",
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """Noise along one random direction: ``sqrt(sigma_star) |z| v``.
 
     Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the ideal
@@ -58,14 +58,14 @@ def rank_one(
         )
     if calibration == "exact":
         step = steps.basic_step(budget)
-        scale = _exact_scale(step, dimension, body.radius)
+        scale = _exact_scale(step, dimension, sensitivity.radius)
         facts = {"sigma_star": scale**2}
         theorem = "exact spherical profile" + steps.suffix("basic composition")
         warnings: tuple[str, ...] = ()
     elif calibration == "paper":
         step = steps.strong_step(budget)
         psi = paper_psi(dimension=dimension, delta=step.delta)
-        sigma_star = 2 * body.radius**2 / (step.epsilon * psi)
+        sigma_star = 2 * sensitivity.radius**2 / (step.epsilon * psi)
         scale = math.sqrt(sigma_star)
         facts = {"psi": psi, "sigma_star": sigma_star}
         theorem = "R1SMG Thm 5 (disproved)" + steps.suffix("strong composition (R1SMG eq. 16)")
@@ -81,13 +81,13 @@ def rank_one(
     else:
         raise InvalidMechanism(f"calibration {calibration!r} is unknown; choose exact or paper")
     law = HalfNormal(scale)
-    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)
-    return Calibrated(
+    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=sensitivity.radius * _UP)
+    return Calibration(
         noise=SphericalNoise(shape, law),
         guarantee=Guarantee(
             claimed=budget,
             theorem=theorem,
-            verified=steps.compose(profile, body.adjacency),
+            verified=steps.compose(profile, sensitivity.adjacency),
             doubt=SPHERICAL_DOUBT,
         ),
         calibration=facts,
@@ -126,8 +126,12 @@ def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> f
 
 
 def k_norm(
-    *, budget: PrivacyBudget, body: Body, shape: tuple[int, ...], steps: Steps = Steps()
-) -> Calibrated:
+    *,
+    budget: PrivacyBudget,
+    sensitivity: SensitivitySet,
+    shape: tuple[int, ...],
+    steps: Steps = Steps(),
+) -> Calibration:
     """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar
     2010).
 
@@ -139,15 +143,15 @@ def k_norm(
         raise InvalidMechanism(
             "M=1 entry has no direction; k-norm noise needs M >= 2; use analytic-gaussian"
         )
-    scale = body.radius / (budget.epsilon / steps.count) * (1 + 1e-12)
+    scale = sensitivity.radius / (budget.epsilon / steps.count) * (1 + 1e-12)
     law = Gamma(scale)
-    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=body.radius * _UP)
-    return Calibrated(
+    profile = SphericalProfile(dimension=dimension, law=law, sensitivity=sensitivity.radius * _UP)
+    return Calibration(
         noise=SphericalNoise(shape, law),
         guarantee=Guarantee(
             claimed=budget,
             theorem="Hardt & Talwar 2010, K-norm" + steps.suffix("basic composition"),
-            verified=steps.compose(profile, body.adjacency),
+            verified=steps.compose(profile, sensitivity.adjacency),
             doubt=SPHERICAL_DOUBT,
         ),
         calibration={"scale": scale},

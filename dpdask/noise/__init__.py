@@ -5,7 +5,7 @@ from dpdask.noise.distributions import (
     KroneckerNoise,
     Noise,
     SphericalNoise,
-    noise_from_description,
+    noise_from_dict,
 )
 from dpdask.noise.factors import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
 
@@ -19,5 +19,5 @@ __all__ = [
     "Noise",
     "ScaledIdentity",
     "SphericalNoise",
-    "noise_from_description",
+    "noise_from_dict",
 ]

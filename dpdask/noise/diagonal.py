@@ -96,7 +96,7 @@ class Factor(abc.ABC):
         """U as a matrix; for small sizes."""
 
     @abc.abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": ...}``."""
 
     def diagonal(self) -> Floats | float | None:
@@ -104,7 +104,7 @@ class Factor(abc.ABC):
         return None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Factor) and self.describe() == other.describe()
+        return isinstance(other, Factor) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.size, self.smallest))
@@ -157,7 +157,7 @@ class ScaledIdentity(Factor):
         """scale * I."""
         return self.scale * np.eye(self.length)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``identity`` or ``scaled``."""
         if self.scale == 1.0:
             return {"name": "identity", "configuration": {"size": self.length}}
@@ -212,6 +212,6 @@ class DiagonalFactor(Factor):
         """diag(scales)."""
         return np.diag(self.scales)
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``diagonal``."""
         return {"name": "diagonal", "configuration": {"scales": self.scales.tolist()}}

@@ -17,9 +17,9 @@ import numpy as np
 
 from dpdask.accounting.radial import RADIAL_LAWS, RadialLaw
 from dpdask.errors import InvalidNoise
-from dpdask.noise.factors import Factor, Floats, factor_from_description
+from dpdask.noise.factors import Factor, Floats, factor_from_dict
 
-__all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_description"]
+__all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_dict"]
 
 
 def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Noise(abc.ABC):
         """
 
     @abc.abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``{"name": ..., "configuration": ...}``."""
 
     @property
@@ -118,7 +118,7 @@ class IidNoise(Noise):
         """sigma^2."""
         return np.array([self.sigma**2])
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``iid``."""
         return {"name": "iid", "configuration": {"shape": list(self.shape), "sigma": self.sigma}}
 
@@ -163,11 +163,11 @@ class KroneckerNoise(Noise):
         others = math.prod(f.power_sum(2) / f.size for i, f in enumerate(self.factors) if i != axis)
         return np.atleast_1d(np.asarray(self.factors[axis].row_variances(), dtype=float)) * others
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``kronecker``."""
         return {
             "name": "kronecker",
-            "configuration": {"factors": [factor.describe() for factor in self.factors]},
+            "configuration": {"factors": [factor.to_dict() for factor in self.factors]},
         }
 
 
@@ -207,21 +207,21 @@ class SphericalNoise(Noise):
         """E[R^2] / M, by symmetry."""
         return np.array([self.expected_squared_loss / self.entries])
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``spherical``."""
         return {
             "name": "spherical",
-            "configuration": {"shape": list(self.shape), "radius": self.law.describe()},
+            "configuration": {"shape": list(self.shape), "radius": self.law.to_dict()},
         }
 
 
-def noise_from_description(description: dict[str, Any]) -> Noise:
+def noise_from_dict(description: dict[str, Any]) -> Noise:
     """The noise that ``describe`` wrote."""
     name, given = description["name"], description["configuration"]
     if name == "iid":
         return IidNoise(tuple(given["shape"]), given["sigma"])
     if name == "kronecker":
-        return KroneckerNoise(tuple(factor_from_description(factor) for factor in given["factors"]))
+        return KroneckerNoise(tuple(factor_from_dict(factor) for factor in given["factors"]))
     if name == "spherical":
         law = RADIAL_LAWS[given["radius"]["name"]](given["radius"]["configuration"]["scale"])
         return SphericalNoise(tuple(given["shape"]), law)

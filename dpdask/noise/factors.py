@@ -28,11 +28,11 @@ __all__ = [
     "ScaledIdentity",
     "along_directions",
     "check_orthonormal",
-    "factor_from_description",
+    "factor_from_dict",
 ]
 
 
-def factor_from_description(description: dict[str, Any]) -> Factor:
+def factor_from_dict(description: dict[str, Any]) -> Factor:
     """The factor that ``describe`` wrote."""
     name, given = description["name"], description["configuration"]
     if name in ("identity", "scaled"):

@@ -133,7 +133,7 @@ class DenseFactor(Factor):
         """The matrix."""
         return self.matrix
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``dense``."""
         return {"name": "dense", "configuration": {"matrix": self.matrix.tolist()}}
 
@@ -287,7 +287,7 @@ class LowRankFactor(Factor):
         spread = (self.directions * (self.scales - self.base)) @ self.directions.T
         return self.base * np.eye(self.size) + spread
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """``low-rank``."""
         return {
             "name": "low-rank",

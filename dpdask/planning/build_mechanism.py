@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity
-from dpdask.mechanisms.base import Calibrated, Steps, amplified_rate
+from dpdask.mechanisms.base import Calibration, Steps, amplified_rate
 from dpdask.mechanisms.directional import directional
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
@@ -23,13 +23,13 @@ from dpdask.mechanisms.reproductions.mvg_allocation import (
 from dpdask.mechanisms.spherical import k_norm, rank_one
 from dpdask.noise import Factor, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 from dpdask.spec import calibration as s
 
 __all__ = ["calibrate", "calibrate_mechanism", "steps_of"]
 
 
-def calibrate(spec: s.CalibrationSpec) -> Calibrated:
+def calibrate(spec: s.CalibrationSpec) -> Calibration:
     """The noise and the guarantee that ``spec`` asks for."""
     shape = tuple(spec.shape)
     sampling, contributions = spec.composition.sampling, spec.sensitivity.max_contributions
@@ -42,7 +42,7 @@ def calibrate(spec: s.CalibrationSpec) -> Calibrated:
     return calibrate_mechanism(
         spec.mechanism,
         budget=spec.privacy.budget(),
-        body=spec.sensitivity.body(shape),
+        sensitivity=spec.sensitivity.sensitivity(shape),
         shape=shape,
         steps=steps_of(spec.composition, contributions or 1),
         norm_bound=spec.sensitivity.norm_bound(shape),
@@ -62,13 +62,18 @@ def calibrate_mechanism(
     section: s.MechanismSection,
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     steps: Steps,
     norm_bound: float | None,
-) -> Calibrated:
+) -> Calibration:
     """The noise and the guarantee of one mechanism; ``norm_bound`` is sup ||f||, where known."""
-    asked: dict[str, Any] = {"budget": budget, "body": body, "shape": shape, "steps": steps}
+    asked: dict[str, Any] = {
+        "budget": budget,
+        "sensitivity": sensitivity,
+        "shape": shape,
+        "steps": steps,
+    }
     if isinstance(getattr(section, "directions", None), s.EstimatedDirections):
         raise InvalidMechanism(
             "directions from dp-covariance need the data; give them in a release, or give public"

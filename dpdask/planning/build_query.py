@@ -10,9 +10,9 @@ from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.privacy import Adjacency
 from dpdask.queries.base import Clip, Query, Ranges
 from dpdask.queries.histogram import Histogram
-from dpdask.queries.identity import Declared, Identity
+from dpdask.queries.identity import Identity, Precomputed
 from dpdask.queries.sums import Covariance, Mean, Sum
-from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox
+from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBall, RecordBox, SensitivitySet
 from dpdask.spec import release as s
 from dpdask.spec.calibration import range_pairs
 
@@ -24,129 +24,141 @@ _MOST_BINS = 2**20
 
 def build_query(
     section: s.QuerySection,
-    unit: s.UnitSection,
+    privacy_unit: s.PrivacyUnitSection,
     shape: tuple[int, ...],
     composition: s.StackSection,
 ) -> Query:
     """The query of a spec on a source of ``shape``, with what one unit can change of its answer."""
     steps = composition.steps
-    if not isinstance(section, s.DeclaredSection):
+    if not isinstance(section, s.PrecomputedSection):
         if steps > 1:
             raise InvalidSpec(
-                "composition.steps goes with query: declared, a stack of per-step results; leave"
+                "composition.steps goes with query: precomputed, a stack of per-step results; leave"
                 " it out"
             )
         if composition.sampling is not None:
             raise InvalidSpec(
                 "composition.sampling amplifies privacy only where records were sampled, and"
                 " this query reads them all;"
-                " leave it out, or release sampled results as query: declared"
+                " leave it out, or release sampled results as query: precomputed"
             )
     match section:
-        case s.DeclaredSection():
-            return _declared(section, unit, shape, composition)
+        case s.PrecomputedSection():
+            return _declared(section, privacy_unit, shape, composition)
         case s.HistogramSection():
-            return _histogram(section, unit, shape)
-    axis = _record_axis(unit, shape)
-    bound = _bound(unit, shape, axis)
+            return _histogram(section, privacy_unit, shape)
+    axis = _record_axis(privacy_unit, shape)
+    bound = _bound(privacy_unit, shape, axis)
     match section:
         case s.IdentitySection():
-            return _identity(unit, shape, bound)
+            return _identity(privacy_unit, shape, bound)
         case s.SumSection() | s.MeanSection():
-            return _sum(section, unit, shape, axis, bound)
+            return _sum(section, privacy_unit, shape, axis, bound)
         case s.CovarianceSection():
-            return _covariance(unit, shape, axis, bound)
+            return _covariance(privacy_unit, shape, axis, bound)
 
 
-def _record_axis(unit: s.UnitSection, shape: tuple[int, ...]) -> int | None:
-    if unit.record_axis is None:
+def _record_axis(privacy_unit: s.PrivacyUnitSection, shape: tuple[int, ...]) -> int | None:
+    if privacy_unit.record_dim is None:
         return None
-    if not -len(shape) <= unit.record_axis < len(shape):
+    if not -len(shape) <= privacy_unit.record_dim < len(shape):
         raise InvalidSensitivity(
-            f"unit.record_axis={unit.record_axis} is none of the source's axes; choose one from"
+            f"privacy_unit.record_dim={privacy_unit.record_dim} is none of the source's axes;"
+            " choose one from"
             f" 0 to {len(shape) - 1}"
         )
-    return unit.record_axis % len(shape)
+    return privacy_unit.record_dim % len(shape)
 
 
-def _bound(unit: s.UnitSection, shape: tuple[int, ...], axis: int | None) -> Clip | Ranges:
-    if (unit.l2_clip_norm is None) == (unit.ranges is None):
+def _bound(
+    privacy_unit: s.PrivacyUnitSection, shape: tuple[int, ...], axis: int | None
+) -> Clip | Ranges:
+    if (privacy_unit.l2_clip_norm is None) == (privacy_unit.ranges is None):
         raise InvalidSensitivity(
             "unit needs exactly one of l2_clip_norm and ranges, which bound one record; give one"
             " of them"
         )
-    if unit.l2_clip_norm is not None:
-        if unit.feature_axis is not None:
+    if privacy_unit.l2_clip_norm is not None:
+        if privacy_unit.feature_dim is not None:
             raise InvalidSensitivity(
-                "unit.feature_axis goes with ranges; drop it, or give ranges instead of"
+                "privacy_unit.feature_dim goes with ranges; drop it, or give ranges instead of"
                 " l2_clip_norm"
             )
         if axis is None:
             raise InvalidSensitivity(
-                "unit.l2_clip_norm clips records; say along which axis they lie: unit.record_axis"
+                "privacy_unit.l2_clip_norm clips records; say along which axis they lie:"
+                " privacy_unit.record_dim"
             )
-        if not 1e-100 <= unit.l2_clip_norm <= 1e100:
+        if not 1e-100 <= privacy_unit.l2_clip_norm <= 1e100:
             raise InvalidSensitivity(
-                f"unit.l2_clip_norm={unit.l2_clip_norm:g} bounds nothing; give a finite number > 0"
+                f"privacy_unit.l2_clip_norm={privacy_unit.l2_clip_norm:g} bounds nothing; give a"
+                " finite number > 0"
             )
-        return Clip(norm=unit.l2_clip_norm, record_axis=axis)
-    pairs = range_pairs(unit.ranges or [])
+        return Clip(norm=privacy_unit.l2_clip_norm, record_axis=axis)
+    pairs = range_pairs(privacy_unit.ranges or [])
     if not pairs:
-        raise InvalidSensitivity("unit.ranges is empty; give one [low, high] or one per feature")
-    feature = _feature_axis(unit, shape, axis, len(pairs))
+        raise InvalidSensitivity(
+            "privacy_unit.ranges is empty; give one [low, high] or one per feature"
+        )
+    feature = _feature_axis(privacy_unit, shape, axis, len(pairs))
     if len(pairs) not in (1, shape[feature]):
         raise InvalidSensitivity(
-            f"unit.ranges: {len(pairs)} ranges do not fit axis {feature} of length"
+            f"privacy_unit.ranges: {len(pairs)} ranges do not fit axis {feature} of length"
             f" {shape[feature]};"
             f" give one range for all or {shape[feature]} of them"
         )
     return Ranges(pairs=tuple(pairs), feature_axis=feature, record_axis=axis)
 
 
-def _feature_axis(unit: s.UnitSection, shape: tuple[int, ...], axis: int | None, count: int) -> int:
+def _feature_axis(
+    privacy_unit: s.PrivacyUnitSection, shape: tuple[int, ...], axis: int | None, count: int
+) -> int:
     others = [i for i in range(len(shape)) if i != axis]
-    if unit.feature_axis is not None:
+    if privacy_unit.feature_dim is not None:
         if (
-            not -len(shape) <= unit.feature_axis < len(shape)
-            or unit.feature_axis % len(shape) == axis
+            not -len(shape) <= privacy_unit.feature_dim < len(shape)
+            or privacy_unit.feature_dim % len(shape) == axis
         ):
             raise InvalidSensitivity(
-                f"unit.feature_axis={unit.feature_axis} is no axis of the source besides the"
+                f"privacy_unit.feature_dim={privacy_unit.feature_dim} is no axis of the source"
+                " besides the"
                 " record axis; choose another"
             )
-        return unit.feature_axis % len(shape)
+        return privacy_unit.feature_dim % len(shape)
     if count == 1:
         return others[0] if others else 0
     if len(others) != 1:
         raise InvalidSensitivity(
             f"ranges per feature could lie along any of the axes {others}; name one:"
-            " unit.feature_axis"
+            " privacy_unit.feature_dim"
         )
     return others[0]
 
 
-def _identity(unit: s.UnitSection, shape: tuple[int, ...], bound: Clip | Ranges) -> Identity:
-    if unit.adjacency is Adjacency.ADD_REMOVE_ONE:
+def _identity(
+    privacy_unit: s.PrivacyUnitSection, shape: tuple[int, ...], bound: Clip | Ranges
+) -> Identity:
+    if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE:
         raise InvalidSensitivity(
             "add-remove-one changes how many records a released tensor shows; use"
-            " unit.adjacency: replace-one, or query: sum"
+            " privacy_unit.adjacency: replace-one, or query: sum"
         )
-    k = unit.max_contributions
-    common: dict[str, Any] = {"adjacency": unit.adjacency}
-    body: Body
+    k = privacy_unit.max_contributions
+    common: dict[str, Any] = {"adjacency": privacy_unit.adjacency}
+    sensitivity: SensitivitySet
     if isinstance(bound, Clip):
         reach = 2 * bound.norm * math.sqrt(k) * _UP
         if k == 1:
-            body = RecordBall(
+            sensitivity = RecordBall(
                 l2=reach, record_axis=bound.record_axis, origin=Origin.CLIPPED, **common
             )
         else:
-            body = L2Ball(l2=reach, origin=Origin.CLIPPED, **common)
+            sensitivity = L2Ball(l2=reach, origin=Origin.CLIPPED, **common)
         norm_bound = bound.norm * math.sqrt(shape[bound.record_axis]) * _UP
     else:
         widths = tuple((high - low) * math.sqrt(k) * _UP for low, high in bound.pairs)
         if bound.record_axis is None:
-            body = Box(
+            sensitivity = EntrywiseBox(
                 shape=shape,
                 feature_axis=bound.feature_axis,
                 widths=widths,
@@ -154,11 +166,13 @@ def _identity(unit: s.UnitSection, shape: tuple[int, ...], bound: Clip | Ranges)
                 **common,
             )
         elif len(shape) == 1 and k == 1:
-            body = RecordBall(l2=widths[0], record_axis=0, origin=Origin.PUBLIC_RANGE, **common)
+            sensitivity = RecordBall(
+                l2=widths[0], record_axis=0, origin=Origin.PUBLIC_RANGE, **common
+            )
         elif len(shape) == 1:
-            body = L2Ball(l2=widths[0], origin=Origin.PUBLIC_RANGE, **common)
+            sensitivity = L2Ball(l2=widths[0], origin=Origin.PUBLIC_RANGE, **common)
         else:
-            body = RecordBox(
+            sensitivity = RecordBox(
                 shape=shape,
                 record_axis=bound.record_axis,
                 feature_axis=bound.feature_axis,
@@ -170,7 +184,7 @@ def _identity(unit: s.UnitSection, shape: tuple[int, ...], bound: Clip | Ranges)
     return Identity(
         source_shape=shape,
         answer_shape=shape,
-        body=body,
+        sensitivity=sensitivity,
         bound=bound,
         norm_bound=norm_bound,
         max_contributions=k,
@@ -184,7 +198,7 @@ def _largest_norm(bound: Ranges, shape: tuple[int, ...]) -> float:
 
 def _sum(
     section: s.SumSection | s.MeanSection,
-    unit: s.UnitSection,
+    privacy_unit: s.PrivacyUnitSection,
     shape: tuple[int, ...],
     axis: int | None,
     bound: Clip | Ranges,
@@ -192,28 +206,28 @@ def _sum(
     if axis is None:
         raise InvalidSensitivity(
             f"query {section.name} sums over records; say along which axis they lie:"
-            " unit.record_axis"
+            " privacy_unit.record_dim"
         )
-    private = unit.adjacency is Adjacency.ADD_REMOVE_ONE
+    private = privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE
     mean = isinstance(section, s.MeanSection)
     if mean and private:
         raise InvalidSensitivity(
             "a mean under add-remove-one divides by a private number; release query: sum, or use"
             " replace-one"
         )
-    k, records = unit.max_contributions, shape[axis]
+    k, records = privacy_unit.max_contributions, shape[axis]
     answer_shape = tuple(n for i, n in enumerate(shape) if i != axis) or (1,)
-    common: dict[str, Any] = {"adjacency": unit.adjacency}
-    body: Body
+    common: dict[str, Any] = {"adjacency": privacy_unit.adjacency}
+    sensitivity: SensitivitySet
     if isinstance(bound, Clip):
-        body = L2Ball(
+        sensitivity = L2Ball(
             l2=(1 if private else 2) * bound.norm * k * _UP, origin=Origin.CLIPPED, **common
         )
         norm_bound = records * bound.norm * _UP
     else:
         moved = [max(abs(low), abs(high)) if private else high - low for low, high in bound.pairs]
         feature = bound.feature_axis - (bound.feature_axis > axis) if len(shape) > 1 else 0
-        body = Box(
+        sensitivity = EntrywiseBox(
             shape=answer_shape,
             feature_axis=feature,
             widths=tuple(width * k * _UP for width in moved),
@@ -224,7 +238,7 @@ def _sum(
     return (Mean if mean else Sum)(
         source_shape=shape,
         answer_shape=answer_shape,
-        body=body,
+        sensitivity=sensitivity,
         bound=bound,
         norm_bound=None if private else norm_bound,
         max_contributions=k,
@@ -234,24 +248,27 @@ def _sum(
 
 
 def _covariance(
-    unit: s.UnitSection, shape: tuple[int, ...], axis: int | None, bound: Clip | Ranges
+    privacy_unit: s.PrivacyUnitSection,
+    shape: tuple[int, ...],
+    axis: int | None,
+    bound: Clip | Ranges,
 ) -> Covariance:
     if len(shape) != 2 or axis is None:
         raise InvalidSensitivity(
-            "a covariance needs a matrix of records and features, and unit.record_axis; the"
+            "a covariance needs a matrix of records and features, and privacy_unit.record_dim; the"
             f" source has {len(shape)} axes"
         )
     if not isinstance(bound, Clip):
         raise InvalidSensitivity(
-            "a covariance is bounded by unit.l2_clip_norm; give that instead of ranges"
+            "a covariance is bounded by privacy_unit.l2_clip_norm; give that instead of ranges"
         )
-    private = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    k, records, features = unit.max_contributions, shape[axis], shape[1 - axis]
+    private = privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE
+    k, records, features = privacy_unit.max_contributions, shape[axis], shape[1 - axis]
     reach = (1.0 if private else math.sqrt(2)) * bound.norm**2 * k * _UP
     return Covariance(
         source_shape=shape,
         answer_shape=(features, features),
-        body=L2Ball(l2=reach, adjacency=unit.adjacency, origin=Origin.CLIPPED),
+        sensitivity=L2Ball(l2=reach, adjacency=privacy_unit.adjacency, origin=Origin.CLIPPED),
         bound=bound,
         norm_bound=None if private else records * bound.norm**2 * _UP,
         max_contributions=k,
@@ -261,16 +278,17 @@ def _covariance(
 
 
 def _histogram(
-    section: s.HistogramSection, unit: s.UnitSection, shape: tuple[int, ...]
+    section: s.HistogramSection, privacy_unit: s.PrivacyUnitSection, shape: tuple[int, ...]
 ) -> Histogram:
-    if unit.l2_clip_norm is not None or unit.ranges is not None:
+    if privacy_unit.l2_clip_norm is not None or privacy_unit.ranges is not None:
         raise InvalidSensitivity(
             "a histogram needs no clip norm or ranges, only its public edges; drop them"
         )
-    axis = _record_axis(unit, shape)
+    axis = _record_axis(privacy_unit, shape)
     if axis is None or len(shape) > 2:
         raise InvalidSensitivity(
-            "a histogram counts records of a table: one or two axes and unit.record_axis; the"
+            "a histogram counts records of a table: one or two axes and privacy_unit.record_dim;"
+            " the"
             f" source has {len(shape)}"
         )
     available = 1 if len(shape) == 1 else shape[1 - axis]
@@ -288,14 +306,16 @@ def _histogram(
             " choose existing ones"
         )
     edges = tuple(_edges(given) for given in section.edges)
-    k = unit.max_contributions
-    reach = (k if unit.adjacency is Adjacency.ADD_REMOVE_ONE else math.sqrt(2) * k) * _UP
+    k = privacy_unit.max_contributions
+    reach = (k if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE else math.sqrt(2) * k) * _UP
     return Histogram(
         source_shape=shape,
         answer_shape=tuple(len(row) - 1 for row in edges),
-        body=L2Ball(l2=reach, adjacency=unit.adjacency, origin=Origin.CLIPPED),
+        sensitivity=L2Ball(l2=reach, adjacency=privacy_unit.adjacency, origin=Origin.CLIPPED),
         bound=None,
-        norm_bound=None if unit.adjacency is Adjacency.ADD_REMOVE_ONE else float(shape[axis]),
+        norm_bound=None
+        if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE
+        else float(shape[axis]),
         max_contributions=k,
         record_axis=axis,
         edges=edges,
@@ -327,14 +347,19 @@ def _edges(given: list[float] | s.Bins) -> tuple[float, ...]:
 
 
 def _declared(
-    section: s.DeclaredSection,
-    unit: s.UnitSection,
+    section: s.PrecomputedSection,
+    privacy_unit: s.PrivacyUnitSection,
     shape: tuple[int, ...],
     composition: s.StackSection,
-) -> Declared:
-    if unit.l2_clip_norm is not None or unit.ranges is not None or unit.record_axis is not None:
+) -> Precomputed:
+    if (
+        privacy_unit.l2_clip_norm is not None
+        or privacy_unit.ranges is not None
+        or privacy_unit.record_dim is not None
+    ):
         raise InvalidSensitivity(
-            "a declared result has no records any more; drop unit.record_axis, l2_clip_norm and"
+            "a declared result has no records any more; drop privacy_unit.record_dim,"
+            " l2_clip_norm and"
             " ranges"
         )
     steps = composition.steps
@@ -351,12 +376,14 @@ def _declared(
             f"composition.steps={steps} is not the length {shape[0]} of the source's first axis;"
             " give that"
         )
-    return Declared(  # the sensitivity is that of a whole unit, however many records it has
+    return Precomputed(  # the sensitivity is that of a whole unit, however many records it has
         source_shape=shape,
         answer_shape=shape,
-        body=L2Ball(l2=section.l2_sensitivity, adjacency=unit.adjacency, origin=Origin.DECLARED),
+        sensitivity=L2Ball(
+            l2=section.l2_sensitivity, adjacency=privacy_unit.adjacency, origin=Origin.DECLARED
+        ),
         bound=None,
         norm_bound=None,
-        max_contributions=unit.max_contributions,
+        max_contributions=privacy_unit.max_contributions,
         steps=steps,
     )

@@ -51,12 +51,12 @@ def check_records(query: Query) -> None:
     them apart.
     """
     empty = [axis for axis, length in enumerate(query.source_shape) if length == 0]
-    private = query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+    private = query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
     if not empty or (private and query.summed and empty == [query.units_axis]):
         return
     raise StoreError(
         f"the source has no entries along axis {empty[0]}, so query {query.name} under"
-        f" {query.body.adjacency} has no answer;"
+        f" {query.sensitivity.adjacency} has no answer;"
         " wait for records, or count or sum them under add-remove-one"
     )
 
@@ -169,7 +169,7 @@ def check_memory(plan: ReleasePlan) -> None:
             else ""
         )
         private = (
-            plan.data.query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+            plan.data.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
         )  # then no figure may depend on the number of records
         figure = "" if private else f" {wanted / 1e9:.3g} GB,"
         raise InvalidSpec(

@@ -51,7 +51,7 @@ def make_component(
     calibrated = calibrate_mechanism(
         section,
         budget=budget,
-        body=query.body,
+        sensitivity=query.sensitivity,
         shape=shape,
         steps=composed,
         norm_bound=query.norm_bound,
@@ -65,7 +65,7 @@ def make_component(
     guarantee = calibrated.guarantee
     step = verified_step(Answer.of(query, fitted, steps))
     if isinstance(step, GaussianProfile) and step.mu > calibrated.calibration["mu"] * NOTHING:
-        verified = composed.compose(step, query.body.adjacency)
+        verified = composed.compose(step, query.sensitivity.adjacency)
         guarantee = dataclasses.replace(guarantee, verified=verified)
     return Component(
         name=name,
@@ -73,7 +73,9 @@ def make_component(
         calibrated=calibrated,
         fitted=fitted,
         guarantee=guarantee,
-        tiling=Tiling(shape=query.answer_shape, unit=query.answer_shape, symmetric=query.symmetric),
+        tiling=Tiling(
+            shape=query.answer_shape, write_chunk=query.answer_shape, symmetric=query.symmetric
+        ),
     )
 
 
@@ -97,9 +99,9 @@ def directions_component(
         raise InvalidMechanism(
             f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}"
         )
-    unit = spec.unit.model_copy(update={"l2_clip_norm": bound.norm})
+    privacy_unit = spec.privacy_unit.model_copy(update={"l2_clip_norm": bound.norm})
     covariance = build_query(
-        CovarianceSection(name="covariance"), unit, query.source_shape, StackSection()
+        CovarianceSection(name="covariance"), privacy_unit, query.source_shape, StackSection()
     )
     return make_component(
         "directions",
@@ -123,7 +125,7 @@ def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) 
     calibrated = calibrate_mechanism(
         section,
         budget=budget,
-        body=query.body,
+        sensitivity=query.sensitivity,
         shape=query.answer_shape,
         steps=steps_of(plan.spec.composition, query.max_contributions),
         norm_bound=query.norm_bound,

@@ -34,10 +34,10 @@ def fingerprint(
             layout.codec,
             layout.dimension_names,
         ],
-        "grid": data.fitted.recipe.describe() | data.fitted.describe_records(),
-        "noise": _digest(data.fitted.recipe.noise.describe()),
+        "grid": data.fitted.recipe.to_dict() | data.fitted.records_to_dict(),
+        "noise": _digest(data.fitted.recipe.noise.to_dict()),
         **_applied(data),
-        "directions": None if directions is None else directions.fitted.recipe.describe(),
+        "directions": None if directions is None else directions.fitted.recipe.to_dict(),
         "dpdask": importlib.metadata.version("dpdask"),
     }
     if isinstance(
@@ -56,11 +56,11 @@ def recipe_digest(release: str, component: Component) -> str:
     other noise.
     """
     fitted = component.fitted
-    grid = fitted.recipe.describe() | fitted.describe_records()
+    grid = fitted.recipe.to_dict() | fitted.records_to_dict()
     return _digest(
         {
             "release": release,
-            "noise": _digest(fitted.recipe.noise.describe()),
+            "noise": _digest(fitted.recipe.noise.to_dict()),
             "grid": grid,
             **_applied(component),
         }

@@ -68,8 +68,8 @@ def _padding_bytes(plan: ReleasePlan) -> int:
     is and encoded.
     """
     layout = plan.layout
-    beyond = any(u > n for u, n in zip(layout.unit, layout.shape, strict=True))
-    return 2 * layout.unit_bytes if beyond else 0
+    beyond = any(u > n for u, n in zip(layout.write_chunk, layout.shape, strict=True))
+    return 2 * layout.write_chunk_bytes if beyond else 0
 
 
 def _waiting(plan: ReleasePlan, component: Component) -> int:

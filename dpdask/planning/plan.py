@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dpdask.ledger import Forecast, ProtectedUnit
-from dpdask.mechanisms import Calibrated
+from dpdask.ledger import Forecast, PrivacyUnit
+from dpdask.mechanisms import Calibration
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Guarantee
 from dpdask.queries import Clip, Fitted, Query
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Layout, Place, SourceArray
+from dpdask.storage import Layout, SourceArray, Storage
 
 __all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
 
@@ -31,7 +31,7 @@ class Component:
 
     name: str
     query: Query
-    calibrated: Calibrated
+    calibrated: Calibration
     fitted: Fitted
     guarantee: Guarantee
     tiling: Tiling
@@ -44,7 +44,7 @@ class ReleasePlan:
     spec: ReleaseSpec
     source: SourceArray
     identity: str
-    output: Place
+    output: Storage
     data: Component
     directions: Component | None
     guarantee: Guarantee
@@ -59,11 +59,11 @@ class ReleasePlan:
         return self.spec.compute.threads or os.cpu_count() or 1
 
     @property
-    def unit(self) -> ProtectedUnit:
+    def privacy_unit(self) -> PrivacyUnit:
         """Whom the release protects, as the ledger compares it."""
         query = self.data.query
-        return ProtectedUnit(
-            query.body.adjacency,
+        return PrivacyUnit(
+            query.sensitivity.adjacency,
             query.max_contributions,
             self.source.address_digest,
             query.units_axis,
@@ -102,14 +102,14 @@ class ReleasePlan:
         """Whom the release protects, in words that show a wrong axis."""
         query = self.data.query
         axis = query.units_axis
-        whom = "what the caller declares" if query.name == "declared" else "the whole tensor"
+        whom = "what the caller declares" if query.name == "precomputed" else "the whole tensor"
         if axis is not None:
             whom = _records(query.source_shape[axis], query.source_shape, axis)
-        return f"{whom} ({query.body.adjacency}, at most {query.max_contributions} per unit)"
+        return f"{whom} ({query.sensitivity.adjacency}, at most {query.max_contributions} per unit)"
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The plan for people and programs who may see the source."""
-        guarantee = self.guarantee.describe()
+        guarantee = self.guarantee.to_dict()
         return {
             "source": {
                 "shape": list(self.source.shape),
@@ -123,16 +123,16 @@ class ReleasePlan:
                 "shards": None if self.layout.shards is None else list(self.layout.shards),
                 "bytes": self.layout.total_bytes,
             },
-            "query": self.data.query.describe(),
+            "query": self.data.query.to_dict(),
             "protects": self._protects(),
-            "bound": self.data.query.describe_bound(self.data.fitted),
-            "sensitivity": self.data.query.body.radius / self.data.query.divisor,
+            "bound": self.data.query.bound_to_dict(self.data.fitted),
+            "sensitivity": self.data.query.sensitivity.radius / self.data.query.divisor,
             "guarantee": guarantee,
             "expected_error": {
                 "entry_std": self.entry_std,
                 "noise": type(self.data.fitted.recipe.noise).__name__,
             },
-            "grid": self.data.fitted.recipe.describe(),
+            "grid": self.data.fitted.recipe.to_dict(),
             "ledger": None
             if self.forecast is None
             else {

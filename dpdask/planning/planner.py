@@ -30,7 +30,7 @@ from dpdask.privacy import Adjacency
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.calibration import EstimatedDirections, MechanismSection
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Layout, LocalPlace, SourceArray, open_source, place_at
+from dpdask.storage import Layout, LocalStorage, SourceArray, open_source, open_storage
 
 __all__ = ["make_plan"]
 
@@ -44,11 +44,11 @@ def make_plan(
     decided.
     """
     check_no_placeholders(spec.output.url)
-    output = place_at(spec.output.url, spec.output.options)
+    output = open_storage(spec.output.url, spec.output.options)
     taken = not resuming and output.occupied()
-    if taken and (ledger is None or isinstance(output, LocalPlace)):
+    if taken and (ledger is None or isinstance(output, LocalStorage)):
         raise _exists(spec)
-    place = place_at(spec.source.url, spec.source.options)
+    place = open_storage(spec.source.url, spec.source.options)
     if place.holds(output) or output.holds(place):
         raise StoreError(
             "output.url lies within the source, or the source within it; publish somewhere else"
@@ -57,7 +57,7 @@ def make_plan(
     if spec.source.window is not None:
         window = spec.source.window
         source = source.windowed(window.axis, window.start, window.stop)
-    query = build_query(spec.query, spec.unit, source.shape, spec.composition)
+    query = build_query(spec.query, spec.privacy_unit, source.shape, spec.composition)
     check_records(query)
     _check_window(spec, query, len(source.shape))
     budget = spec.privacy.budget()
@@ -115,7 +115,7 @@ def make_plan(
         check_room(plan)
     if ledger is None:
         return plan
-    record = ledger.record(plan.fingerprint)
+    record = ledger.entry(plan.fingerprint)
     begun = record is not None and record.open
     if taken and (not begun or output.read("zarr.json") is not None):
         raise _exists(spec)
@@ -124,7 +124,7 @@ def make_plan(
     ):  # charged already, and on an object store perhaps some of it is there
         spent = ledger.spent_epsilon(record.dataset)
         return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
-    forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, plan.unit)
+    forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, plan.privacy_unit)
     return dataclasses.replace(plan, forecast=forecast)
 
 
@@ -140,8 +140,8 @@ def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:
     """Positions shift when a record goes, so a window of records loses one and gains another: no
     bound of ours covers that.
     """
-    window, record_axis = spec.source.window, spec.unit.record_axis
-    private = query.body.adjacency is Adjacency.ADD_REMOVE_ONE
+    window, record_axis = spec.source.window, spec.privacy_unit.record_dim
+    private = query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
     if (
         window is not None
         and private
@@ -151,7 +151,7 @@ def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:
         raise InvalidSensitivity(
             f"source.window lies along the record axis {window.axis}, where a record that goes"
             " lets another one in; use"
-            " unit.adjacency: replace-one, or a window along another axis"
+            " privacy_unit.adjacency: replace-one, or a window along another axis"
         )
 
 
@@ -208,5 +208,8 @@ def _tiling(layout: Layout, data: Component) -> Tiling:
     if data.query.symmetric and spanned:
         spanned = (0, 1)
     return Tiling(
-        shape=layout.shape, unit=layout.unit, spanned=spanned, symmetric=data.query.symmetric
+        shape=layout.shape,
+        write_chunk=layout.write_chunk,
+        spanned=spanned,
+        symmetric=data.query.symmetric,
     )

@@ -27,14 +27,14 @@ class Tiling:
     """
 
     shape: tuple[int, ...]
-    unit: tuple[int, ...]
+    write_chunk: tuple[int, ...]
     spanned: tuple[int, ...] = ()
     symmetric: bool = False
 
     @property
     def extent(self) -> tuple[int, ...]:
         """The shape of a tile away from the edges."""
-        sizes = zip(self.shape, self.unit, strict=True)
+        sizes = zip(self.shape, self.write_chunk, strict=True)
         return tuple(n if axis in self.spanned else min(u, n) for axis, (n, u) in enumerate(sizes))
 
     @property
@@ -62,7 +62,7 @@ class Tiling:
             for i, e, n in zip(index, self.extent, self.shape, strict=True)
         )
 
-    def units(self, index: Index) -> Iterator[tuple[Index, Box]]:
+    def write_chunks(self, index: Index) -> Iterator[tuple[Index, Box]]:
         """The write units of a tile, each with its region relative to the tile."""
         box = self.box(index)
         if not self.spanned:  # a tile is a unit
@@ -70,22 +70,22 @@ class Tiling:
             return
         spans = [
             range(part.start // u, -(-part.stop // u))
-            for part, u in zip(box, self.unit, strict=True)
+            for part, u in zip(box, self.write_chunk, strict=True)
         ]
         for offset in np.ndindex(*(len(span) for span in spans)):
             found = tuple(span[o] for span, o in zip(spans, offset, strict=True))
             inner = tuple(
                 slice(i * u - part.start, min((i + 1) * u, part.stop) - part.start)
-                for i, u, part in zip(found, self.unit, box, strict=True)
+                for i, u, part in zip(found, self.write_chunk, box, strict=True)
             )
             yield found, inner
 
     def owned(self, index: Index) -> Iterator[Index]:
         """Every write unit that a tile writes, its mirror image included."""
-        for unit, _ in self.units(index):
-            yield unit
-            if self.symmetric and unit[0] != unit[1] and index[0] != index[1]:
-                yield unit[::-1]
+        for write_chunk, _ in self.write_chunks(index):
+            yield write_chunk
+            if self.symmetric and write_chunk[0] != write_chunk[1] and index[0] != index[1]:
+                yield write_chunk[::-1]
 
     def sizes(self) -> list[int]:
         """The number of entries of every tile, in the order of :meth:`indices`."""

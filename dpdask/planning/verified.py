@@ -22,7 +22,7 @@ from dpdask.noise.rounding import gamma, moved_entries, moved_records, whitened_
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.recipes import mixing_axes
 from dpdask.queries import Fitted, Query
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = ["Answer", "verified_profile", "verified_step"]
 
@@ -34,7 +34,7 @@ class Answer:
     """One noisy answer as a card describes it."""
 
     noise: Noise
-    body: Body
+    sensitivity: SensitivitySet
     query: Mapping[str, Any]
     bound: Mapping[str, Any]
     grid: Mapping[str, Any]
@@ -47,10 +47,10 @@ class Answer:
         """The answer to a query by a fitted recipe."""
         return cls(
             noise=fitted.recipe.noise,
-            body=query.body,
-            query=query.describe(),
-            bound=query.describe_bound(fitted),
-            grid=fitted.recipe.describe() | fitted.describe_records(),
+            sensitivity=query.sensitivity,
+            query=query.to_dict(),
+            bound=query.bound_to_dict(fitted),
+            grid=fitted.recipe.to_dict() | fitted.records_to_dict(),
             record_axis=query.units_axis,
             contributions=query.max_contributions,
             steps=steps,
@@ -64,23 +64,25 @@ class Answer:
 
 def verified_profile(answer: Answer, steps: Steps) -> PrivacyProfile:
     """The profile of all steps of an answer, the rounding of each included."""
-    return steps.compose(verified_step(answer), answer.body.adjacency)
+    return steps.compose(verified_step(answer), answer.sensitivity.adjacency)
 
 
 def verified_step(answer: Answer) -> GaussianProfile | SphericalProfile:
     """The profile of one step: sensitivity and everything that rounding adds to it, in terms of the
     noise that is added.
     """
-    noise, body = answer.noise, answer.body
+    noise, sensitivity = answer.noise, answer.sensitivity
     if isinstance(noise, IidNoise):
-        return GaussianProfile(gaussian_mu(noise, body) + _rounding_l2(answer) / noise.sigma * _UP)
+        return GaussianProfile(
+            gaussian_mu(noise, sensitivity) + _rounding_l2(answer) / noise.sigma * _UP
+        )
     if isinstance(noise, KroneckerNoise):
         return GaussianProfile(
-            (gaussian_mu(noise, body) + _whitened_rounding(answer, noise)) * (1 + 4e-16)
+            (gaussian_mu(noise, sensitivity) + _whitened_rounding(answer, noise)) * (1 + 4e-16)
         )
     if isinstance(noise, SphericalNoise):
         return SphericalProfile(
-            dimension=noise.entries, law=noise.law, sensitivity=body.radius * _UP
+            dimension=noise.entries, law=noise.law, sensitivity=sensitivity.radius * _UP
         )
     raise InvalidMechanism(
         f"noise {type(noise).__name__} has no profile; use i.i.d., Kronecker or spherical noise"
@@ -98,8 +100,8 @@ def _rounding_l2(answer: Answer) -> float:
     name, step = answer.query["name"], float(answer.grid["step"])
     if name == "identity":
         return 0.0
-    if name in ("declared", "histogram"):
-        moved = answer.entries if name == "declared" else 2 * answer.contributions
+    if name in ("precomputed", "histogram"):
+        moved = answer.entries if name == "precomputed" else 2 * answer.contributions
         most = max(abs(answer.grid["low"]), abs(answer.grid["high"]))
         return math.sqrt(moved) * step * max(math.sqrt(2), 1 + 2 * gamma(3) * float(most))
     if name in ("sum", "mean", "covariance"):
@@ -116,7 +118,7 @@ def _whitened_rounding(answer: Answer, noise: KroneckerNoise) -> float:
     """
     name = answer.query["name"]
     sizes, mixing = noise.tensor_shape, mixing_axes(noise.factors)
-    if name not in ("identity", "declared", "histogram", "sum", "mean", "covariance"):
+    if name not in ("identity", "precomputed", "histogram", "sum", "mean", "covariance"):
         raise InvalidMechanism(
             f"query {name!r} is unknown: the rounding of its answer cannot be computed"
         )

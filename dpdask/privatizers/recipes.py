@@ -24,7 +24,7 @@ from dpdask.noise.rounding import moved_entries, moved_records, whitened_roundin
 from dpdask.privatizers.exact_gaussian import SAMPLER_VERSION
 from dpdask.privatizers.grid import DEFAULT_RATIO, Grid, clipped_on_grid
 from dpdask.privatizers.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = [
     "LAYOUT_VERSION",
@@ -99,7 +99,7 @@ class Recipe(abc.ABC):
         """Bound a tile, add noise, write ``out``."""
 
     @abc.abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The grid as JSON-ready facts."""
 
     def _sampler(self, exact: bool) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class IidRecipe(Recipe):
             record_axis=axis,
         )
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Step, ratio and integer bounds."""
         grid = self.grid
         return {
@@ -212,7 +212,7 @@ class KroneckerRecipe(Recipe):
             ],
         )
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The whitened grid."""
         facts: dict[str, Any] = {"whitened_step": 1 / self.ratio, "steps_per_sigma": self.ratio}
         clamps = [
@@ -265,7 +265,7 @@ class SphericalRecipe(Recipe):
             shrunk, out, stream=tile.stream, step=self.rounding, radius=tile.radius, **bounds
         )
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The grid, and that this noise is not exact."""
         facts = {
             "step": self.rounding,
@@ -331,7 +331,7 @@ def fit_kronecker(
     record_axis: int | None,
     clipping: Grid | None,
     asked: int | None,
-    body: Body,
+    sensitivity: SensitivitySet,
     contributions: int = 1,
     parted: float = 0.0,
 ) -> tuple[KroneckerRecipe, float]:
@@ -399,13 +399,13 @@ def fit_kronecker(
             extra, _ = whitened_rounding(
                 grown.factors, ratio=ratio, moved=moved, norm=norm, parted=parted
             )
-            real = body.whitened(grown.factors) + extra
+            real = sensitivity.whitened(grown.factors) + extra
             if real <= mu * NOTHING:
                 break
             growth *= real / mu * (1 + 1e-12)
         noise = grown
     else:
-        mu = max(mu, body.whitened(noise.factors) + extra)
+        mu = max(mu, sensitivity.whitened(noise.factors) + extra)
     recipe = KroneckerRecipe(
         noise=noise,
         ratio=ratio,

@@ -16,10 +16,9 @@ from dpdask.noise import IidNoise, KroneckerNoise, Noise
 from dpdask.privacy import Adjacency
 from dpdask.privatizers.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.privatizers.recipes import Recipe, as_kronecker, fit_kronecker
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = [
-    "Box",
     "Clip",
     "Fitted",
     "Floats",
@@ -28,6 +27,7 @@ __all__ = [
     "Ranges",
     "Reader",
     "RecordRule",
+    "Region",
     "SummedQuery",
     "known_mu",
     "kronecker_fit",
@@ -35,14 +35,14 @@ __all__ = [
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-Box = tuple[slice, ...]
+Region = tuple[slice, ...]
 PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
 
 
 class Reader(Protocol):
     """Whatever gives regions of the source."""
 
-    def read(self, box: Box) -> np.ndarray[Any, Any]:
+    def read(self, box: Region) -> np.ndarray[Any, Any]:
         """A region as a C-ordered array."""
 
 
@@ -136,15 +136,15 @@ class Fitted:
     """A recipe, the mu it really has (None for noise that is not Gaussian), and the rule for
     records, if they are summed.
 
-    ``unit`` is the value of an answer's integer 1, after its last ``shift`` bits were rounded away.
-    A sum that may need more than 64 bits comes as two ``words``, high * 2^32 + low, along a first
-    axis of its own.
+    ``answer_step`` is the value of an answer's integer 1, after its last ``shift`` bits were
+    rounded away. A sum that may need more than 64 bits comes as two ``words``, high * 2^32 + low,
+    along a first axis of its own.
     """
 
     recipe: Recipe
     mu: float | None
     records: RecordRule | None = None
-    unit: float = 1.0
+    answer_step: float = 1.0
     shift: int = 0
     words: int = 1
 
@@ -162,9 +162,9 @@ class Fitted:
                 if self.shift < 32
                 else high >> self.shift - 32
             )
-        return rounded.astype(np.float64) * self.unit
+        return rounded.astype(np.float64) * self.answer_step
 
-    def describe_records(self) -> dict[str, Any]:
+    def records_to_dict(self) -> dict[str, Any]:
         """The grid on which records are bounded before they are summed, and that of their sum if it
         is rounded on its own.
         """
@@ -173,7 +173,7 @@ class Fitted:
         rounded = self.shift and self.recipe.step is None
         return {
             "record_step": self.records.grid.step,
-            **({"answer_step": self.unit} if rounded else {}),
+            **({"answer_step": self.answer_step} if rounded else {}),
         }
 
 
@@ -184,7 +184,7 @@ class Query(abc.ABC):
     name: ClassVar[str]
     source_shape: tuple[int, ...]
     answer_shape: tuple[int, ...]
-    body: Body
+    sensitivity: SensitivitySet
     bound: Clip | Ranges | None
     norm_bound: float | None
     max_contributions: int = 1
@@ -214,14 +214,14 @@ class Query(abc.ABC):
         )
         return noise.entry_std / self.divisor * shrink
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The query and the bound as JSON-ready facts; nothing of the data."""
         facts: dict[str, Any] = {"name": self.name, "answer_shape": list(self.answer_shape)}
         if self.divisor != 1:
             facts["divisor"] = self.divisor
         return facts
 
-    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
         """How far one record reaches, and how that is enforced."""
         match self.bound:
             case Clip(norm=norm):
@@ -258,7 +258,7 @@ class SummedQuery(Query):
         """The number of records where it is public, else one number for all: no published figure
         may depend on it.
         """
-        if self.body.adjacency is Adjacency.REPLACE_ONE:
+        if self.sensitivity.adjacency is Adjacency.REPLACE_ONE:
             return self.records
         if self.records > PRIVATE_COUNT:
             raise InvalidSpec(
@@ -288,7 +288,7 @@ class SummedQuery(Query):
         self,
         source: Reader,
         fitted: Fitted,
-        answer_box: Box,
+        answer_box: Region,
         records: slice,
         factors: Floats | None,
     ) -> Integers:
@@ -311,7 +311,7 @@ def kronecker_fit(
     record_axis: int | None,
     clipping: Grid | None,
     asked: int | None,
-    body: Body,
+    sensitivity: SensitivitySet,
     contributions: int = 1,
 ) -> Fitted:
     """Gaussian noise on a whitened grid."""
@@ -323,7 +323,7 @@ def kronecker_fit(
         record_axis=record_axis,
         clipping=clipping,
         asked=asked,
-        body=body,
+        sensitivity=sensitivity,
         contributions=contributions,
     )
     return Fitted(recipe=recipe, mu=real)

@@ -17,7 +17,7 @@ from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.privatizers.grid import CLIP_LIMIT, DEFAULT_RATIO, Grid, fine_clip_grid
 from dpdask.privatizers.recipes import LARGEST_RATIO, IidRecipe, fit_kronecker, fit_spherical
 from dpdask.queries.base import Fitted, Ranges, RecordRule, known_mu
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = ["Total", "fit_total"]
 
@@ -38,7 +38,7 @@ class Total:
     largest: float
     power: int
     records: int
-    body: Body
+    sensitivity: SensitivitySet
     entries: int
     record_axis: int
     ranges: Ranges | None = None
@@ -88,28 +88,35 @@ def fit_total(noise: Noise, total: Total, *, mu: float | None, asked: int | None
         case IidNoise():
             return _fit_iid(noise, total, mu, asked)
         case KroneckerNoise():
-            rule, unit, shift = _fine(total, total.room(_SUM_BITS * total.power))
+            rule, answer_step, shift = _fine(total, total.room(_SUM_BITS * total.power))
             order = len(noise.factors)
             recipe, real = fit_kronecker(
                 noise,
                 mu=known_mu(mu),
-                low=[-total.reach - unit] * order,
-                high=[total.reach + unit] * order,
+                low=[-total.reach - answer_step] * order,
+                high=[total.reach + answer_step] * order,
                 record_axis=None,
                 clipping=None,
                 asked=asked,
-                body=total.body,
-                parted=math.sqrt(total.entries) * unit if shift else 0.0,
+                sensitivity=total.sensitivity,
+                parted=math.sqrt(total.entries) * answer_step if shift else 0.0,
             )
             return Fitted(
-                recipe=recipe, mu=real, records=rule, unit=unit, shift=shift, words=total.power
+                recipe=recipe,
+                mu=real,
+                records=rule,
+                answer_step=answer_step,
+                shift=shift,
+                words=total.power,
             )
         case SphericalNoise():  # whose sum with the answer is rounded: the answer itself is not
-            rule, unit, _ = _fine(total, total.room(_ANSWER_BITS))
+            rule, answer_step, _ = _fine(total, total.room(_ANSWER_BITS))
             spherical = fit_spherical(
                 noise, low=-total.reach, high=total.reach, record_axis=None, clipping=None
             )
-            return Fitted(recipe=spherical, mu=None, records=rule, unit=unit, words=total.power)
+            return Fitted(
+                recipe=spherical, mu=None, records=rule, answer_step=answer_step, words=total.power
+            )
     raise InvalidMechanism(
         f"noise {type(noise).__name__} cannot be fitted; use i.i.d., Kronecker or spherical noise"
     )
@@ -124,7 +131,7 @@ def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None)
         return total.reach * ratio / noise.sigma < 2.0**_ANSWER_BITS
 
     def growth(ratio: float) -> float:
-        return noise.sigma / ratio * math.sqrt(total.entries) / total.body.radius
+        return noise.sigma / ratio * math.sqrt(total.entries) / total.sensitivity.radius
 
     ratio = float(asked or DEFAULT_RATIO)
     while asked is None and ratio > 2**6 and not fits(ratio):
@@ -146,19 +153,21 @@ def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None)
         if total.ranges is None and total.largest * 2 * ratio / sigma > CLIP_LIMIT:
             break
         ratio *= 2
-    unit = sigma / ratio
-    fine = math.ldexp(unit, -shift)
+    answer_step = sigma / ratio
+    fine = math.ldexp(answer_step, -shift)
     rule = total.rule(fine if total.power == 1 else math.nextafter(math.sqrt(fine), math.inf))
     grid = Grid(
-        step=unit, ratio=ratio, low=-(2**50), high=2**50
+        step=answer_step, ratio=ratio, low=-(2**50), high=2**50
     )  # bounds that tell nothing of the data
     recipe = IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid)
-    return Fitted(recipe=recipe, mu=mu, records=rule, unit=unit, shift=shift, words=total.power)
+    return Fitted(
+        recipe=recipe, mu=mu, records=rule, answer_step=answer_step, shift=shift, words=total.power
+    )
 
 
-def _finer(total: Total, unit: float) -> int:
+def _finer(total: Total, answer_step: float) -> int:
     """By how many bits the unit of the sum may be finer than that of the answer."""
-    steps = math.log2(total.largest) * total.power - math.log2(unit)
+    steps = math.log2(total.largest) * total.power - math.log2(answer_step)
     wanted = math.floor(
         min(total.power * total.entry_bits, total.room(_SUM_BITS * total.power)) - steps
     )

@@ -13,12 +13,12 @@ from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
 from dpdask.privatizers.grid import DECLARED_REACH, Grid, ratio_for_declared
 from dpdask.privatizers.recipes import IidRecipe, fit_spherical
 from dpdask.queries.base import (
-    Box,
     Fitted,
     Floats,
     Integers,
     Query,
     Reader,
+    Region,
     SummedQuery,
     kronecker_fit,
 )
@@ -45,7 +45,7 @@ class Histogram(SummedQuery):
         largest = float(self.public_records)
         match noise:
             case IidNoise():
-                radius = self.body.radius
+                radius = self.sensitivity.radius
                 ratio, inflated = ratio_for_declared(
                     sigma=noise.sigma, sensitivity=radius, entries=2 * moved
                 )
@@ -74,7 +74,7 @@ class Histogram(SummedQuery):
                     record_axis=None,
                     clipping=None,
                     asked=asked,
-                    body=self.body,
+                    sensitivity=self.sensitivity,
                 )
             case SphericalNoise():
                 spherical = fit_spherical(
@@ -87,7 +87,7 @@ class Histogram(SummedQuery):
         self,
         source: Reader,
         fitted: Fitted,
-        answer_box: Box,
+        answer_box: Region,
         records: slice,
         factors: Floats | None,
     ) -> Integers:
@@ -126,14 +126,14 @@ class Histogram(SummedQuery):
             else source.read((features, records)).T
         )
 
-    def describe(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """With its public edges."""
         return {
-            **Query.describe(self),
+            **Query.to_dict(self),
             "edges": [list(edges) for edges in self.edges],
             "columns": list(self.columns),
         }
 
-    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
         """One record, one count."""
         return {"kind": "count", "enforced": True}

@@ -21,7 +21,7 @@ from dpdask.privatizers.recipes import (
 from dpdask.queries.base import Clip, Fitted, Query, Ranges, known_mu, kronecker_fit
 from dpdask.sensitivity import Origin
 
-__all__ = ["Declared", "Identity"]
+__all__ = ["Identity", "Precomputed"]
 
 _MOST_BITS, _LEAST_BITS = (
     24,
@@ -71,7 +71,7 @@ class Identity(Query):
                     record_axis=bound.record_axis,
                     clipping=fine,
                     asked=asked,
-                    body=self.body,
+                    sensitivity=self.sensitivity,
                     contributions=self.max_contributions,
                 )
         elif len(bound.pairs) == 1 and isinstance(noise, IidNoise):
@@ -106,7 +106,7 @@ class Identity(Query):
                 record_axis=bound.record_axis,
                 clipping=None,
                 asked=asked,
-                body=self.body,
+                sensitivity=self.sensitivity,
                 contributions=self.max_contributions,
             )
         raise InvalidMechanism(
@@ -115,12 +115,12 @@ class Identity(Query):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared(Query):
+class Precomputed(Query):
     """A finished query result; its sensitivity is the caller's word, recorded as declared.
     ``steps`` slices compose.
     """
 
-    name: ClassVar[str] = "declared"
+    name: ClassVar[str] = "precomputed"
     steps: int = 1
 
     def fit(self, noise: Noise, *, mu: float | None, asked: int | None) -> Fitted:
@@ -145,7 +145,7 @@ class Declared(Query):
             raise InvalidMechanism(
                 f"noise {type(noise).__name__} cannot be fitted to a declared result"
             )
-        radius = self.body.radius
+        radius = self.sensitivity.radius
         ratio, inflated = ratio_for_declared(
             sigma=noise.sigma, sensitivity=radius, entries=2 * entries
         )
@@ -188,14 +188,14 @@ class Declared(Query):
             record_axis=None,
             clipping=None,
             asked=asked,
-            body=self.body,
+            sensitivity=self.sensitivity,
         )
 
-    def describe_bound(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
         """The caller's word, and where entries are cut."""
         facts = {
-            "l2_sensitivity": self.body.radius,
+            "l2_sensitivity": self.sensitivity.radius,
             "enforced": False,
             "origin": str(Origin.DECLARED),
         }
-        return {"kind": "declared", **facts, "cut_at": fitted.recipe.largest}
+        return {"kind": "declared", **facts, "clamped_at": fitted.recipe.largest}

@@ -13,7 +13,6 @@ import numpy as np
 from dpdask.errors import InvalidSensitivity
 from dpdask.noise import Noise
 from dpdask.queries.base import (
-    Box,
     Clip,
     Fitted,
     Floats,
@@ -21,6 +20,7 @@ from dpdask.queries.base import (
     Ranges,
     Reader,
     RecordRule,
+    Region,
     SummedQuery,
 )
 from dpdask.queries.exact_sum import Total, fit_total
@@ -48,7 +48,7 @@ class Sum(SummedQuery):
             largest=bound.norm if isinstance(bound, Clip) else bound.largest,
             power=1,
             records=self.public_records,
-            body=self.body,
+            sensitivity=self.sensitivity,
             entries=math.prod(self.answer_shape),
             record_axis=self.record_axis,
             ranges=bound if isinstance(bound, Ranges) else None,
@@ -71,7 +71,7 @@ class Sum(SummedQuery):
         self,
         source: Reader,
         fitted: Fitted,
-        answer_box: Box,
+        answer_box: Region,
         records: slice,
         factors: Floats | None,
     ) -> Integers:
@@ -110,7 +110,7 @@ class Covariance(SummedQuery):
             largest=self.bound.norm,
             power=2,
             records=self.public_records,
-            body=self.body,
+            sensitivity=self.sensitivity,
             entries=math.prod(self.answer_shape),
             record_axis=self.record_axis,
         )
@@ -124,7 +124,7 @@ class Covariance(SummedQuery):
         self,
         source: Reader,
         fitted: Fitted,
-        answer_box: Box,
+        answer_box: Region,
         records: slice,
         factors: Floats | None,
     ) -> Integers:

@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from dpdask import execution
-from dpdask.errors import ClaimDamaged, ReleaseError, SourceChanged, StoreError, VerificationFailed
+from dpdask.errors import (
+    OutputLockDamaged,
+    ReleaseError,
+    SourceChanged,
+    StoreError,
+    VerificationFailed,
+)
 from dpdask.keystream import random_bytes
-from dpdask.ledger import Ledger, ReleaseRecord, open_ledger
+from dpdask.ledger import Ledger, LedgerEntry, open_ledger
 from dpdask.planning import ReleasePlan, make_plan, spec_digest
 from dpdask.releases.card import card_from_attributes, card_text
-from dpdask.releases.steps import OTHER_MACHINE, OnProgress, Receipt, ReleaseRun, burn, conclude
+from dpdask.releases.steps import OTHER_MACHINE, OnProgress, Receipt, ReleaseRun, burn, finalize
 from dpdask.releases.verify import check_objects, check_signature, published_card
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Place, Staging, drop_claim, place_at, release_under_way
+from dpdask.storage import Publisher, Storage, open_storage, read_output_lock, remove_output_lock
 
 __all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
 
@@ -47,8 +53,8 @@ def plan(spec: SpecLike, *, resuming: bool = False) -> ReleasePlan:
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
-        output = place_at(parsed.output.url, parsed.output.options)
-        begun = release_under_way(output) is not None
+        output = open_storage(parsed.output.url, parsed.output.options)
+        begun = read_output_lock(output) is not None
         if begun and not resuming:
             raise ReleaseError(_UNFINISHED)
         return make_plan(parsed, ledger=None if begun else ledger, resuming=begun)
@@ -87,15 +93,15 @@ def finish_published(spec: SpecLike) -> Receipt | None:
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
-        output = place_at(parsed.output.url, parsed.output.options)
+        output = open_storage(parsed.output.url, parsed.output.options)
         card = published_card(output)
-        name = release_under_way(output) if card is None else card.release
-        record = None if name is None else ledger.named(name)
+        name = read_output_lock(output) if card is None else card.release
+        record = None if name is None else ledger.entry_named(name)
         if name is None or record is None or record.last not in ("publish", "commit"):
             return None
         if not _belongs(record, output):
             return None
-        staging = Staging.of(output, name)
+        staging = Publisher.of(output, name)
         if card is None and record.open:
             root = _ready_root(staging, record.card)
             if root is None:
@@ -107,27 +113,27 @@ def finish_published(spec: SpecLike) -> Receipt | None:
                     " `dpdask resume`"
                 )
             card = published_card(output, name)
-        if card is None or (not record.open and not staging.claimed()):
+        if card is None or (not record.open and not staging.holds_lock()):
             return None
-        receipt = conclude(parsed, ledger, staging, record.release, card, seen=True)
+        receipt = finalize(parsed, ledger, staging, record.release, card, seen=True)
         _check_asked(parsed, record)  # only now: what is visible is closed, whatever is asked for
         return receipt
     finally:
         ledger.close()
 
 
-def _belongs(record: ReleaseRecord, output: Place) -> bool:
+def _belongs(record: LedgerEntry, output: Storage) -> bool:
     """Whether a release that a file at or beside an output names is one to this output: files can
     be copied and planted.
     """
     return record.place in (None, output.address())
 
 
-def _release_here(ledger: Ledger, output: Place, name: str) -> ReleaseRecord | None:
+def _release_here(ledger: Ledger, output: Storage, name: str) -> LedgerEntry | None:
     """The release that the claim on an output names."""
-    record = ledger.named(name)
+    record = ledger.entry_named(name)
     if record is not None and not _belongs(record, output):
-        raise ClaimDamaged(
+        raise OutputLockDamaged(
             "the note beside the output names a release to another output: it was copied or"
             " planted; `dpdask abort` removes it,"
             " which harms no release"
@@ -135,11 +141,11 @@ def _release_here(ledger: Ledger, output: Place, name: str) -> ReleaseRecord | N
     return record
 
 
-def _ready_root(staging: Staging, card: str | None) -> bytes | None:
+def _ready_root(staging: Publisher, card: str | None) -> bytes | None:
     """The root document of a staged release that is complete: every object the one in the card that
     the ledger keeps.
     """
-    root = staging.ready()
+    root = staging.ready_root()
     if root is None:
         return None
     try:
@@ -168,8 +174,8 @@ def release_run(
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
-        output = place_at(parsed.output.url, parsed.output.options)
-        name = release_under_way(output)
+        output = open_storage(parsed.output.url, parsed.output.options)
+        name = read_output_lock(output)
         if name is not None and unfinished == "refuse":
             raise ReleaseError(_UNFINISHED)
         if name is None and unfinished == "require":
@@ -183,7 +189,7 @@ def release_run(
             with execution.connect(parsed.compute, client) as run.cluster:
                 yield run
         except BaseException:
-            run.leave()
+            run.clean_up_after_failure()
             raise
     finally:
         ledger.close()
@@ -191,20 +197,20 @@ def release_run(
 
 def _begin(spec: ReleaseSpec, ledger: Ledger) -> ReleaseRun:
     made = make_plan(spec, ledger=ledger)
-    known = ledger.record(made.fingerprint)
+    known = ledger.entry(made.fingerprint)
     if known is not None and not known.open:
         raise ReleaseError(
             f"this very release was closed by {known.last}; a new one is a new charge: raise"
             " publish.edition to ask for it"
         )
     name = known.name if known is not None else random_bytes(16).hex()
-    return ReleaseRun(made, ledger, Staging.of(made.output, name), name)
+    return ReleaseRun(made, ledger, Publisher.of(made.output, name), name)
 
 
 def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     """The run that goes on where another stopped."""
-    output = place_at(spec.output.url, spec.output.options)
-    staging = Staging.of(output, name)
+    output = open_storage(spec.output.url, spec.output.options)
+    staging = Publisher.of(output, name)
     record = _release_here(ledger, output, name)
     if record is not None and not record.open and published_card(output, name) is None:
         staging.discard()
@@ -232,7 +238,7 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
     return run
 
 
-def _check_asked(spec: ReleaseSpec, record: ReleaseRecord) -> None:
+def _check_asked(spec: ReleaseSpec, record: LedgerEntry) -> None:
     """A release is finished by its own spec alone; another one harms nothing."""
     if record.asked is not None and spec_digest(spec) != record.asked:
         raise ReleaseError(
@@ -252,12 +258,12 @@ def abort(spec: SpecLike) -> str | None:
     parsed = _spec(spec)
     ledger = open_ledger(parsed.budget.ledger)
     try:
-        output = place_at(parsed.output.url, parsed.output.options)
+        output = open_storage(parsed.output.url, parsed.output.options)
         try:
-            name = release_under_way(output)
+            name = read_output_lock(output)
             record = None if name is None else _release_here(ledger, output, name)
-        except ClaimDamaged:
-            drop_claim(output)
+        except OutputLockDamaged:
+            remove_output_lock(output)
             return None
         if name is None:
             raise ReleaseError(
@@ -265,7 +271,7 @@ def abort(spec: SpecLike) -> str | None:
                 " ledger shows one as open, abort"
                 " it by its name: `dpdask abort --release NAME`"
             )
-        burn(ledger, Staging.of(output, name), record, "aborted by the curator")
+        burn(ledger, Publisher.of(output, name), record, "aborted by the curator")
         return name
     finally:
         ledger.close()
@@ -304,7 +310,7 @@ def abort_named(
                 "the ledger does not know where the release was to be published; abort it with"
                 " its spec"
             )
-        staging = Staging.of(place_at(record.place, options), record.name)
+        staging = Publisher.of(open_storage(record.place, options), record.name)
         burn(ledger, staging, record, "aborted by the curator", invisible=never_published)
         return record.name
     finally:

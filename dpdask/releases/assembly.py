@@ -80,7 +80,7 @@ class Assembly:
             array_attributes=array_attributes(bare),
             coordinates=self.coordinates,
             card_arrays={
-                **noise_arrays(self.data.fitted.recipe.noise.describe())[1],
+                **noise_arrays(self.data.fitted.recipe.noise.to_dict())[1],
                 **self.arrays,
             },
         )

@@ -53,25 +53,25 @@ def make_card(
             "reserved_at": charge.reserved_at,
             "description": spec.publish.description,
             "curator": spec.budget.curator,
-            "guarantee": plan.guarantee.describe(),
-            "unit": {
-                "adjacency": str(query.body.adjacency),
+            "guarantee": plan.guarantee.to_dict(),
+            "privacy_unit": {
+                "adjacency": str(query.sensitivity.adjacency),
                 "record_axis": query.units_axis,
-                "bound": query.describe_bound(data.fitted),
+                "bound": query.bound_to_dict(data.fitted),
                 "max_contributions": query.max_contributions,
                 "contributions": "one record per unit"
                 if query.max_contributions == 1
-                else "at the curator's word",
+                else "declared",
             },
             "sensitivity": {
-                "body": query.body.describe(),
-                "l2": query.body.radius,
-                "origin": str(query.body.origin),
+                "set": query.sensitivity.to_dict(),
+                "l2": query.sensitivity.radius,
+                "origin": str(query.sensitivity.origin),
             },
-            "query": query.describe(),
+            "query": query.to_dict(),
             "mechanism": _mechanism_facts(spec),
-            "noise": noise_arrays(recipe.noise.describe())[0],
-            "grid": recipe.describe() | data.fitted.describe_records(),
+            "noise": noise_arrays(recipe.noise.to_dict())[0],
+            "grid": recipe.to_dict() | data.fitted.records_to_dict(),
             "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": {
                 "dataset": spec.budget.dataset,
@@ -117,11 +117,11 @@ def _directions(component: Component) -> dict[str, Any]:
     """
     query, fitted = component.query, component.fitted
     return {
-        "query": query.describe(),
-        "bound": query.describe_bound(fitted),
-        "body": query.body.describe(),
-        "noise": fitted.recipe.noise.describe(),
-        "grid": fitted.recipe.describe() | fitted.describe_records(),
+        "query": query.to_dict(),
+        "bound": query.bound_to_dict(fitted),
+        "sensitivity": query.sensitivity.to_dict(),
+        "noise": fitted.recipe.noise.to_dict(),
+        "grid": fitted.recipe.to_dict() | fitted.records_to_dict(),
     }
 
 
@@ -139,7 +139,10 @@ def _unprotected(plan: ReleasePlan) -> list[str]:
         "the shape, dtype and chunking of the result",
         "that the release was made, when, and by which spec",
     ]
-    if plan.data.query.body.adjacency == "replace-one" and plan.data.query.name != "declared":
+    if (
+        plan.data.query.sensitivity.adjacency == "replace-one"
+        and plan.data.query.name != "precomputed"
+    ):
         shown.append("the number of records")
     if plan.spec.publish.attributes or plan.spec.publish.coordinates:
         named = [*plan.spec.publish.attributes, *plan.spec.publish.coordinates]

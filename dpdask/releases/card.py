@@ -76,7 +76,7 @@ class Unit(_Facts):
     record_axis: int | None
     bound: dict[str, Any]
     max_contributions: int
-    contributions: Literal["one record per unit", "at the curator's word"]
+    contributions: Literal["one record per unit", "declared"]
 
 
 class Sensitivity(_Facts):
@@ -84,7 +84,7 @@ class Sensitivity(_Facts):
     comes from.
     """
 
-    body: dict[str, Any] = Field(
+    set: dict[str, Any] = Field(
         description="the set of differences one unit can make, enough to compute the guarantee"
         " again"
     )
@@ -110,7 +110,7 @@ class Directions(_Facts):
 
     query: dict[str, Any]
     bound: dict[str, Any]
-    body: dict[str, Any]
+    sensitivity: dict[str, Any]
     noise: dict[str, Any]
     grid: dict[str, Any]
 
@@ -175,14 +175,14 @@ class ChainHead(_Facts):
 class ReleaseCard(_Facts):
     """The ``dp`` attribute of a released group."""
 
-    schema_version: Literal["dp-release/1"] = "dp-release/1"
+    schema_version: Literal["dp-release/2"] = "dp-release/2"
     release: str
     edition: int
     reserved_at: str
     description: str | None
     curator: str | None
     guarantee: GuaranteeFacts
-    unit: Unit
+    privacy_unit: Unit
     sensitivity: Sensitivity
     query: dict[str, Any]
     mechanism: dict[str, Any]
@@ -227,7 +227,7 @@ def array_attributes(card: ReleaseCard) -> dict[str, Any]:
         "dp:delta": guarantee.claimed.delta,
         "dp:verified_epsilon": guarantee.verified.epsilon_at_delta,
         "dp:certified": guarantee.certified,
-        "dp:adjacency": card.unit.adjacency,
+        "dp:adjacency": card.privacy_unit.adjacency,
         "dp:query": card.query["name"],
         "dp:mechanism": card.mechanism["name"],
         "dp:noise_std": card.released.noise_std,
@@ -271,7 +271,7 @@ def registry_entry(card: ReleaseCard) -> dict[str, Any]:
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
     neighbours = (
         "one record replaced"
-        if card.unit.adjacency == "replace-one"
+        if card.privacy_unit.adjacency == "replace-one"
         else "one record added or removed"
     )
     return {
@@ -287,13 +287,13 @@ def registry_entry(card: ReleaseCard) -> dict[str, Any]:
         },
         "dp_flavor": {
             "name": "Approximate DP",
-            "input_metric": card.unit.adjacency,
+            "input_metric": card.privacy_unit.adjacency,
             "output_measure": "(epsilon, delta), from an exact privacy profile",
         },
         "privacy_loss": {
             "privacy_unit": "record"
-            if card.unit.max_contributions == 1
-            else f"up to {card.unit.max_contributions} records",
+            if card.privacy_unit.max_contributions == 1
+            else f"up to {card.privacy_unit.max_contributions} records",
             "privacy_unit_description": f"neighbouring datasets differ in {neighbours}",
             "privacy_parameters": {"epsilon": claimed.epsilon, "delta": claimed.delta},
             "privacy_parameters_description": (

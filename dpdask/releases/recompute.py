@@ -11,21 +11,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpdask.accounting import GaussianProfile, compose, profile_from_description
+from dpdask.accounting import GaussianProfile, compose, profile_from_dict
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.mechanisms import Steps, amplified_rate
-from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_description
+from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_dict
 from dpdask.planning.verified import Answer, verified_profile
 from dpdask.privacy import Adjacency, PrivacyProfile
 from dpdask.releases.card import ReleaseCard
 from dpdask.sensitivity import (
-    Body,
-    Box,
+    EntrywiseBox,
     L2Ball,
     Origin,
     RecordBall,
     RecordBox,
-    body_from_description,
+    SensitivitySet,
+    sensitivity_from_dict,
 )
 
 __all__ = ["check_guarantee"]
@@ -70,9 +70,7 @@ def _check_numbers(card: ReleaseCard, noise: Noise) -> PrivacyProfile:
     never certified.
     """
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    profile = profile_from_description(
-        {"name": verified.name, "configuration": verified.configuration}
-    )
+    profile = profile_from_dict({"name": verified.name, "configuration": verified.configuration})
     found = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
     said = verified.epsilon_at_delta, verified.delta_at_epsilon
     if not all(
@@ -90,59 +88,59 @@ def _check_numbers(card: ReleaseCard, noise: Noise) -> PrivacyProfile:
 
 def _check_unit(card: ReleaseCard) -> None:
     """The body of differences covers what one unit can change, by the bound on the card."""
-    body = body_from_description(card.sensitivity.body)
-    if not math.isclose(body.radius, card.sensitivity.l2, rel_tol=_CLOSE):
+    sensitivity = sensitivity_from_dict(card.sensitivity.set)
+    if not math.isclose(sensitivity.radius, card.sensitivity.l2, rel_tol=_CLOSE):
         raise VerificationFailed("the sensitivity on the card is not that of its body")
-    if str(body.origin) != card.sensitivity.origin:
+    if str(sensitivity.origin) != card.sensitivity.origin:
         raise VerificationFailed(
             "the origin of the sensitivity on the card is not that of its body"
         )
-    unit = card.unit
-    origin = _ORIGINS.get(unit.bound["kind"])
-    if card.sensitivity.origin != origin or unit.bound["enforced"] != (
+    privacy_unit = card.privacy_unit
+    origin = _ORIGINS.get(privacy_unit.bound["kind"])
+    if card.sensitivity.origin != origin or privacy_unit.bound["enforced"] != (
         origin is not Origin.DECLARED
     ):
         raise VerificationFailed(
             "the card says of another bound that it was enforced, or where it comes from"
         )
-    if unit.max_contributions < 1 or (unit.max_contributions == 1) != (
-        unit.contributions == "one record per unit"
+    if privacy_unit.max_contributions < 1 or (privacy_unit.max_contributions == 1) != (
+        privacy_unit.contributions == "one record per unit"
     ):
         raise VerificationFailed("the card's records per unit contradict each other")
-    _check_body(body, card.query, card.unit.bound, card)
+    _check_body(sensitivity, card.query, card.privacy_unit.bound, card)
     if card.directions is not None:
         directions = card.directions
         _check_body(
-            body_from_description(directions.body), directions.query, directions.bound, card
+            sensitivity_from_dict(directions.sensitivity), directions.query, directions.bound, card
         )
 
 
 def _check_body(
-    body: Body, query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard
+    sensitivity: SensitivitySet, query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard
 ) -> None:
-    name, k = query["name"], card.unit.max_contributions
-    if str(body.adjacency) != card.unit.adjacency:
+    name, k = query["name"], card.privacy_unit.max_contributions
+    if str(sensitivity.adjacency) != card.privacy_unit.adjacency:
         raise VerificationFailed(
             "the sensitivity on the card is for other neighbours than its unit"
         )
-    if body.radius < _least_radius(query, bound, card) * (1 - 1e-12):
+    if sensitivity.radius < _least_radius(query, bound, card) * (1 - 1e-12):
         raise VerificationFailed(
             "the sensitivity on the card is smaller than what its bound lets one unit change"
         )
-    record_axis = card.unit.record_axis
-    match body:
+    record_axis = card.privacy_unit.record_axis
+    match sensitivity:
         case L2Ball():
             fits = True
         case RecordBall():  # several records could move along several axes of the whitened grid
-            fits = name == "identity" and k == 1 and body.record_axis == record_axis
+            fits = name == "identity" and k == 1 and sensitivity.record_axis == record_axis
         case RecordBox():
             fits = (
                 name == "identity"
-                and body.record_axis == record_axis
-                and _holds_ranges(body, query, bound, card)
+                and sensitivity.record_axis == record_axis
+                and _holds_ranges(sensitivity, query, bound, card)
             )
-        case Box():
-            fits = _holds_ranges(body, query, bound, card)
+        case EntrywiseBox():
+            fits = _holds_ranges(sensitivity, query, bound, card)
         case _:
             fits = False
     if not fits:
@@ -152,22 +150,25 @@ def _check_body(
 
 
 def _holds_ranges(
-    body: Box | RecordBox, query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard
+    sensitivity: EntrywiseBox | RecordBox,
+    query: dict[str, Any],
+    bound: dict[str, Any],
+    card: ReleaseCard,
 ) -> bool:
     """Whether a box lets every feature move as far as its own range does."""
-    if bound["kind"] != "ranges" or list(body.shape) != query["answer_shape"]:
+    if bound["kind"] != "ranges" or list(sensitivity.shape) != query["answer_shape"]:
         return False
     least = [width * (1 - 1e-12) for width in _least_widths(query, bound, card)]
-    size = body.shape[body.feature_axis]
-    if len(body.widths) != len(least) or len(least) not in (1, size):
+    size = sensitivity.shape[sensitivity.feature_axis]
+    if len(sensitivity.widths) != len(least) or len(least) not in (1, size):
         return False
-    return all(width >= needed for width, needed in zip(body.widths, least, strict=True))
+    return all(width >= needed for width, needed in zip(sensitivity.widths, least, strict=True))
 
 
 def _least_widths(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> list[float]:
     """How far one unit moves an entry of every feature, by the ranges on the card."""
-    k, summed = card.unit.max_contributions, query["name"] in ("sum", "mean")
-    private = Adjacency(card.unit.adjacency) is Adjacency.ADD_REMOVE_ONE
+    k, summed = card.privacy_unit.max_contributions, query["name"] in ("sum", "mean")
+    private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE
     widths = [max(abs(low), abs(high)) if private else high - low for low, high in bound["ranges"]]
     return [width * (k if summed else math.sqrt(k)) for width in widths]
 
@@ -213,10 +214,10 @@ def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
 
 def _least_radius(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> float:
     """sup ||D||, by the bound on the card."""
-    name, kind, k = query["name"], bound["kind"], card.unit.max_contributions
-    private = Adjacency(card.unit.adjacency) is Adjacency.ADD_REMOVE_ONE
+    name, kind, k = query["name"], bound["kind"], card.privacy_unit.max_contributions
+    private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE
     summed = name in ("sum", "mean")
-    if kind == "declared" and name == "declared":
+    if kind == "declared" and name == "precomputed":
         return float(bound["l2_sensitivity"])
     if kind == "count" and name == "histogram":
         return k * (1 if private else math.sqrt(2))
@@ -227,8 +228,8 @@ def _least_radius(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCar
     if kind == "ranges" and (name == "identity" or summed):
         widths = _least_widths(query, bound, card)
         entries = math.prod(query["answer_shape"])
-        if name == "identity" and card.unit.record_axis is not None:
-            entries //= query["answer_shape"][card.unit.record_axis]
+        if name == "identity" and card.privacy_unit.record_axis is not None:
+            entries //= query["answer_shape"][card.privacy_unit.record_axis]
         return math.sqrt(math.fsum(width**2 for width in widths) * entries / len(widths))
     raise VerificationFailed(f"a bound of kind {kind!r} does not go with query {name!r}")
 
@@ -247,12 +248,12 @@ def _check_enough(card: ReleaseCard, noise: Noise, profile: PrivacyProfile) -> N
     needed = verified_profile(
         Answer(
             noise=noise,
-            body=body_from_description(card.sensitivity.body),
+            sensitivity=sensitivity_from_dict(card.sensitivity.set),
             query=query,
-            bound=card.unit.bound,
+            bound=card.privacy_unit.bound,
             grid=card.grid,
-            record_axis=card.unit.record_axis,
-            contributions=card.unit.max_contributions,
+            record_axis=card.privacy_unit.record_axis,
+            contributions=card.privacy_unit.max_contributions,
             steps=steps.count,
         ),
         steps,
@@ -276,7 +277,7 @@ def _steps(card: ReleaseCard) -> Steps:
         return Steps(count=composition.steps)
     sampling = composition.sampling
     rate = amplified_rate(
-        rate=sampling.rate, of=sampling.of, contributions=card.unit.max_contributions
+        rate=sampling.rate, of=sampling.of, contributions=card.privacy_unit.max_contributions
     )
     if not math.isclose(rate, sampling.amplified_rate, rel_tol=1e-12):
         raise VerificationFailed(
@@ -290,13 +291,13 @@ def _directions_profile(card: ReleaseCard) -> PrivacyProfile:
     assert card.directions is not None
     directions = card.directions
     answer = Answer(
-        noise=noise_from_description(directions.noise),
-        body=body_from_description(directions.body),
+        noise=noise_from_dict(directions.noise),
+        sensitivity=sensitivity_from_dict(directions.sensitivity),
         query=directions.query,
         bound=directions.bound,
         grid=directions.grid,
-        record_axis=card.unit.record_axis,
-        contributions=card.unit.max_contributions,
+        record_axis=card.privacy_unit.record_axis,
+        contributions=card.privacy_unit.max_contributions,
     )
     return verified_profile(answer, Steps())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dpdask.ledger import open_ledger
 from dpdask.releases.verify import published_card
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import place_at, release_under_way
+from dpdask.storage import open_storage, read_output_lock
 
 __all__ = ["Observation", "observe", "way_on"]
 
@@ -20,26 +20,26 @@ class Observation:
 
     Args:
         cost: what it is charged, if it is, in words.
-        claimed: whether the output is claimed for a release under way.
+        locked: whether the output is locked for a release under way.
         last_step: the ledger's last entry for it; None when nothing was charged.
         published: whether readers see it.
     """
 
     cost: str
-    claimed: bool
+    locked: bool
     last_step: str | None
     published: bool
 
 
 def observe(spec: ReleaseSpec) -> Observation:
     """Look up the claim, the ledger and the output; nothing is changed."""
-    output = place_at(spec.output.url, spec.output.options)
+    output = open_storage(spec.output.url, spec.output.options)
     ledger = open_ledger(spec.budget.ledger)
     try:
-        claim = release_under_way(output)
+        claim = read_output_lock(output)
         card = published_card(output, claim)
         name = claim if card is None else card.release
-        record = None if name is None else ledger.named(name)
+        record = None if name is None else ledger.entry_named(name)
     finally:
         ledger.close()
     last_step = None if record is None else record.last
@@ -68,7 +68,7 @@ def way_on(observation: Observation, spec: str) -> str:
         spec: the spec's path as it is typed in a shell.
     """
     cost, last_step = observation.cost, observation.last_step
-    if last_step is None and not observation.claimed:
+    if last_step is None and not observation.locked:
         return f"nothing was charged and nothing is left behind; `dpdask run {spec}` starts again"
     if last_step is None:
         return (
@@ -80,7 +80,7 @@ def way_on(observation: Observation, spec: str) -> str:
             f"{cost}, and the release was aborted; raise publish.edition for a new one, which"
             " is a new charge"
         )
-    if last_step == "commit" and not observation.claimed:
+    if last_step == "commit" and not observation.locked:
         return f"{cost}, and the release is published and complete: nothing is left to do"
     if observation.published:
         return (

@@ -5,7 +5,7 @@
 Nothing is charged before the source was read through once where it can fail, and before every
 document of the release was built once; no noisy byte exists before the charge. A crash leaves the
 charge, the key in the ledger and the finished tiles in staging, from where another run goes on and
-replays. Staging lies outside the trust boundary: what is read back from it is sealed under the
+replays. Publisher lies outside the trust boundary: what is read back from it is sealed under the
 release's key or checked against the ledger, and counts as missing otherwise.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from dpdask import execution
 from dpdask.errors import LedgerError, ReleaseError, SourceChanged, StoreError, VerificationFailed
 from dpdask.execution import Progress
-from dpdask.ledger import Ledger, ReleaseRecord
+from dpdask.ledger import Ledger, LedgerEntry
 from dpdask.planning import ReleasePlan, component_with_directions, recipe_digest, spec_digest
 from dpdask.releases.assembly import Assembly
 from dpdask.releases.build_card import Charge
@@ -31,9 +31,9 @@ from dpdask.releases.card import ReleaseCard, card_text
 from dpdask.releases.verify import check_objects, published_card
 from dpdask.signing import load_signing_key
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import ROOT, Coordinate, LocalPlace, ManifestEntry, Staging
+from dpdask.storage import ROOT, Coordinate, LocalStorage, ManifestEntry, Publisher
 
-__all__ = ["OTHER_MACHINE", "OnProgress", "Receipt", "ReleaseRun", "burn", "conclude"]
+__all__ = ["OTHER_MACHINE", "OnProgress", "Receipt", "ReleaseRun", "burn", "finalize"]
 
 _SEGMENT_SECONDS = 2.0
 _STAGING = "staging"  # what the seal of staged documents is for
@@ -65,8 +65,8 @@ def _silent(_progress: Progress) -> None:
 
 def burn(
     ledger: Ledger,
-    staging: Staging,
-    record: ReleaseRecord | None,
+    staging: Publisher,
+    record: LedgerEntry | None,
     reason: str,
     *,
     invisible: bool = False,
@@ -82,7 +82,11 @@ def burn(
     if published_card(staging.output, staging.name) is not None:
         raise ReleaseError("the release is published already; `dpdask resume` concludes it")
     if record is not None and record.open:
-        if record.last == "publish" and isinstance(staging.data, LocalPlace) and staging.claimed():
+        if (
+            record.last == "publish"
+            and isinstance(staging.data, LocalStorage)
+            and staging.holds_lock()
+        ):
             staging.work.delete()
             if published_card(staging.output, staging.name) is not None:
                 raise ReleaseError("the release is published already; `dpdask resume` concludes it")
@@ -94,7 +98,7 @@ def burn(
 class ReleaseRun:
     """One release under way: steps to be taken in order, each of which may be tried again."""
 
-    def __init__(self, made: ReleasePlan, ledger: Ledger, staging: Staging, name: str) -> None:
+    def __init__(self, made: ReleasePlan, ledger: Ledger, staging: Publisher, name: str) -> None:
         self.plan = made
         self.name = name
         self.cluster: Any = None
@@ -150,12 +154,12 @@ class ReleaseRun:
 
     def reserve(self) -> None:
         """Claim the output, charge the dataset, get the key."""
-        if self._overtaken():
+        if self._adopt_if_published():
             return
         made = self.plan
-        self._claimed = self._staging.begin() or self._claimed
+        self._claimed = self._staging.lock_output() or self._claimed
         if (
-            made.output.occupied() and self._ledger.record(made.fingerprint) is None
+            made.output.occupied() and self._ledger.entry(made.fingerprint) is None
         ):  # since it was planned
             raise StoreError(
                 f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere"
@@ -174,7 +178,11 @@ class ReleaseRun:
             ),
         }
         self._ledger.reserve(
-            made.spec.budget.dataset, made.fingerprint, made.guarantee.verified, made.unit, facts
+            made.spec.budget.dataset,
+            made.fingerprint,
+            made.guarantee.verified,
+            made.privacy_unit,
+            facts,
         )
         self._check_claim()
         self.on_progress(Progress("reserved", 1, 1))
@@ -191,7 +199,7 @@ class ReleaseRun:
                 "the same release was begun twice at once; run it again, and it goes on with"
                 " what was charged"
             )
-        if not self._staging.claimed():
+        if not self._staging.holds_lock():
             burn(self._ledger, self._staging, record, "aborted while it was being charged")
             raise ReleaseError(
                 "the release was aborted while it was being charged: its charge stays; start a"
@@ -204,24 +212,24 @@ class ReleaseRun:
             return
         try:
             if self._directions is not None:
-                self._turn(self._directions)
+                self._rotate_noise(self._directions)
                 self._check_recipe()
             self._write_all()
         except ReleaseError:
-            if not self._overtaken():
+            if not self._adopt_if_published():
                 raise
 
-    def _turn(self, prepared: execution.Prepared) -> None:
+    def _rotate_noise(self, prepared: execution.Prepared) -> None:
         """Turn the noise along DP directions, settled once in the ledger, so that a retry turns the
         same way.
         """
         release = self.plan.fingerprint
-        kept = self._ledger.settled(release, _DIRECTIONS)
+        kept = self._ledger.get_once(release, _DIRECTIONS)
         if kept is None:
             found = execution.compute_directions(
                 self.cluster, self.plan, prepared, self._key, self._staging, self.on_progress
             )
-            kept = self._ledger.settle(
+            kept = self._ledger.put_once(
                 release, _DIRECTIONS, json.dumps(found)
             )  # another run's may differ in the last bits
         directions = json.loads(kept)
@@ -237,7 +245,7 @@ class ReleaseRun:
         charged.
         """
         digest = recipe_digest(self.plan.fingerprint, self._data)
-        if self._ledger.settle(self.plan.fingerprint, _RECIPE, digest) != digest:
+        if self._ledger.put_once(self.plan.fingerprint, _RECIPE, digest) != digest:
             raise ReleaseError(f"the release began elsewhere: {OTHER_MACHINE}")
 
     def _write_all(self) -> None:
@@ -245,7 +253,7 @@ class ReleaseRun:
         not closed meanwhile.
         """
         seal = self._key.seal(_STAGING)
-        self._entries = {entry.key: entry for entry in self._staging.recorded(seal)}
+        self._entries = {entry.key: entry for entry in self._staging.read_manifest(seal)}
         self._earlier = set(self._entries)
         fresh: list[ManifestEntry] = []
         noted = time.monotonic()
@@ -253,10 +261,10 @@ class ReleaseRun:
             fresh += entries
             if time.monotonic() - noted > _SEGMENT_SECONDS:
                 _check_open(self.plan, self._ledger)
-                self._staging.record(fresh, seal)
+                self._staging.append_manifest(fresh, seal)
                 fresh, noted = [], time.monotonic()
         if fresh:
-            self._staging.record(fresh, seal)
+            self._staging.append_manifest(fresh, seal)
 
     def _tiles(self, done: set[str]) -> Iterator[list[ManifestEntry]]:
         """Write every tile that is not done, and remember its entries; what lies in the way of one
@@ -302,7 +310,7 @@ class ReleaseRun:
         try:
             self._verify_all()
         except ReleaseError:
-            if not self._overtaken():
+            if not self._adopt_if_published():
                 raise
             return
         self._key = None
@@ -312,7 +320,7 @@ class ReleaseRun:
         """Every unit is there and decodes; those of earlier runs are the recorded ones. Bad ones
         are written again, once.
         """
-        bad = self._bad_units()
+        bad = self._bad_chunks()
         if bad:
             _check_unchanged(self.plan, self._ledger, self._staging)
             self._staging.remove(bad)
@@ -320,31 +328,31 @@ class ReleaseRun:
             fresh = [
                 entry for entries in self._tiles(set(self._entries) - set(bad)) for entry in entries
             ]
-            self._staging.record(fresh, self._key.seal(_STAGING))
-            bad = self._bad_units()
+            self._staging.append_manifest(fresh, self._key.seal(_STAGING))
+            bad = self._bad_chunks()
         if bad:
             raise VerificationFailed(
                 f"{len(bad)} staged chunks cannot be read back; check the output's disk and"
                 " `dpdask resume`"
             )
 
-    def _bad_units(self) -> list[str]:
+    def _bad_chunks(self) -> list[str]:
         return execution.verify(
             self.cluster, self.plan, self._staging, self._entries, self._earlier, self.on_progress
         )
 
     def publish(self) -> Receipt:
         """Make the release visible at once, and commit it."""
-        if self._overtaken() and self.receipt is not None:
+        if self._adopt_if_published() and self.receipt is not None:
             return self.receipt
         try:
             card = self._make_visible()
         except (ReleaseError, LedgerError):
-            if self._overtaken() and self.receipt is not None:
+            if self._adopt_if_published() and self.receipt is not None:
                 return self.receipt
             raise
         self.on_progress(Progress("published", 1, 1))
-        self.receipt = conclude(
+        self.receipt = finalize(
             self.plan.spec, self._ledger, self._staging, self.plan.fingerprint, card
         )
         return self.receipt
@@ -359,7 +367,7 @@ class ReleaseRun:
             else assembly.card(_charge(record, self._ledger))
         )
         card, documents = assembly.complete(card, self._entries.values())
-        self._staging.check_alone(set(documents) | set(self._entries))
+        self._staging.check_no_foreign_objects(set(documents) | set(self._entries))
         noted = _noted_card(self._ledger.publish(plan.fingerprint, card_text(card)))
         if card_text(noted) != card_text(card):  # another run of this release was first
             card, documents = assembly.complete(noted, self._entries.values())
@@ -368,7 +376,7 @@ class ReleaseRun:
                 "an earlier run staged other bytes, by other versions of a codec; restore them,"
                 " or `dpdask abort`"
             )
-        self._staging.make_ready(documents, set(documents) | set(self._entries))
+        self._staging.ready(documents, set(documents) | set(self._entries))
         self.on_progress(Progress("ready", 1, 1))
         if not self._staging.publish(documents[ROOT]):
             raise StoreError(
@@ -382,7 +390,7 @@ class ReleaseRun:
             raise ReleaseError("the release was not prepared; take its steps in order")
         return self._assembly
 
-    def _overtaken(self) -> bool:
+    def _adopt_if_published(self) -> bool:
         """Whether another run of this very release, drawing the same noise, published it first:
         then that is our receipt.
         """
@@ -391,24 +399,24 @@ class ReleaseRun:
         published = published_card(self.plan.output, self.name)
         if published is None:
             return False
-        self.receipt = conclude(
+        self.receipt = finalize(
             self.plan.spec, self._ledger, self._staging, self.plan.fingerprint, published, seen=True
         )
         return True
 
-    def leave(self) -> None:
+    def clean_up_after_failure(self) -> None:
         """After a failure: what was claimed and not charged is given back, and what is closed needs
         no staging.
         """
-        record = self._ledger.record(self.plan.fingerprint)
+        record = self._ledger.entry(self.plan.fingerprint)
         if record is not None and not record.open:
             self._staging.discard()
-        elif self._claimed and self._ledger.named(self.name) is None:
+        elif self._claimed and self._ledger.entry_named(self.name) is None:
             self._staging.discard(charged=False)
 
 
-def _check_open(made: ReleasePlan, ledger: Ledger) -> ReleaseRecord:
-    record = ledger.record(made.fingerprint)
+def _check_open(made: ReleasePlan, ledger: Ledger) -> LedgerEntry:
+    record = ledger.entry(made.fingerprint)
     if record is None or not record.open:
         raise ReleaseError("the release was closed while it was being written; start a new one")
     return record
@@ -416,20 +424,20 @@ def _check_open(made: ReleasePlan, ledger: Ledger) -> ReleaseRecord:
 
 def _check_reach(made: ReleasePlan, cluster: Any) -> None:
     inside = cluster.scheduler.address.startswith("inproc://")
-    if not inside and not (made.source.place.shared and made.output.shared):
+    if not inside and not (made.source.storage.shared and made.output.shared):
         raise StoreError(
             "memory:// is this process' own, which other workers cannot reach; use"
             " compute.workers: 1"
         )
 
 
-def _check_unchanged(made: ReleasePlan, ledger: Ledger, staging: Staging) -> None:
+def _check_unchanged(made: ReleasePlan, ledger: Ledger, staging: Publisher) -> None:
     """The source is still the one that was planned for; else a charged release is burned, before
     anyone sees two answers.
     """
     if made.source.identity() == made.identity:
         return
-    record = ledger.record(made.fingerprint)
+    record = ledger.entry(made.fingerprint)
     if record is not None:
         burn(ledger, staging, record, "the source changed")
         raise SourceChanged(
@@ -449,7 +457,7 @@ def _coordinates(made: ReleasePlan) -> list[Coordinate]:
     return found
 
 
-def _charge(record: ReleaseRecord, ledger: Ledger) -> Charge:
+def _charge(record: LedgerEntry, ledger: Ledger) -> Charge:
     """What the ledger says of a charged release, for its card."""
     spent = record.cumulative.epsilon(record.total.delta)
     head = ledger.head(record.dataset)
@@ -469,10 +477,10 @@ def _noted_card(text: str) -> ReleaseCard:
         ) from None
 
 
-def conclude(
+def finalize(
     spec: ReleaseSpec,
     ledger: Ledger,
-    staging: Staging,
+    staging: Publisher,
     fingerprint: str,
     card: ReleaseCard,
     *,
@@ -484,7 +492,7 @@ def conclude(
     is checked as a whole first: a commit destroys the key, and without it nothing is ever written
     again.
     """
-    record = ledger.record(fingerprint)
+    record = ledger.entry(fingerprint)
     if record is None or record.card != card_text(card):
         raise VerificationFailed(
             "the card at the output is not the one that was to be published; move the output away"

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerHead
-from dpdask.noise import Noise, noise_from_description
+from dpdask.noise import Noise, noise_from_dict
 from dpdask.releases.card import (
     ReleaseCard,
     array_attributes,
@@ -33,14 +33,14 @@ from dpdask.storage import (
     NOT_A_FILE,
     ROOT,
     Layout,
-    Place,
+    Storage,
     canonical,
     digest_of,
     manifest_documents,
     merkle_root,
     open_group,
+    open_storage,
     parse_manifest,
-    place_at,
     root_document_digest,
 )
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-def published_card(output: Place, name: str | None = None) -> ReleaseCard | None:
+def published_card(output: Storage, name: str | None = None) -> ReleaseCard | None:
     """The card of the output, if there is one, and of this very release if a name is given."""
     if output.read("zarr.json") is None:
         return None
@@ -68,14 +68,14 @@ def published_card(output: Place, name: str | None = None) -> ReleaseCard | None
 
 def read_card(url: str, options: dict[str, Any] | None = None) -> ReleaseCard:
     """The release card of a published group."""
-    return card_from_attributes(dict(open_group(place_at(url, options)).attrs))
+    return card_from_attributes(dict(open_group(open_storage(url, options)).attrs))
 
 
 def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
     """A published release as an xarray.DataArray; without xarray, the pair (zarr array, release
     card).
     """
-    place = place_at(url, options)
+    place = open_storage(url, options)
     card = card_from_attributes(dict(open_group(place).attrs))
     try:
         import xarray
@@ -103,7 +103,7 @@ def verify_release(
     Raises:
         VerificationFailed: At the first thing that does not hold.
     """
-    place = place_at(url, options)
+    place = open_storage(url, options)
     root = place.read(ROOT)
     if root is None:
         raise StoreError("there is no published release; check the path or URL")
@@ -128,7 +128,7 @@ def _card_of(root: bytes) -> ReleaseCard:
     return card_from_attributes(attributes)
 
 
-def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
+def check_objects(place: Storage, card: ReleaseCard, root: bytes) -> None:
     """Every stored object is the one in the manifest, none is missing or too many, and the manifest
     is the card's.
 
@@ -172,7 +172,7 @@ def check_objects(place: Place, card: ReleaseCard, root: bytes) -> None:
                 )
 
 
-def _check_documents(place: Place, card: ReleaseCard, root: bytes) -> None:
+def _check_documents(place: Storage, card: ReleaseCard, root: bytes) -> None:
     """The metadata follow from the card, and the group's copies of them are copies."""
     document = json.loads(root)
     if document["attributes"] != group_attributes(card, document["attributes"].get("dp_signature")):
@@ -212,12 +212,12 @@ def _check_documents(place: Place, card: ReleaseCard, root: bytes) -> None:
         )
 
 
-def _noise_of(place: Place, card: ReleaseCard) -> Noise:
+def _noise_of(place: Storage, card: ReleaseCard) -> Noise:
     """The noise that the card describes, with the arrays that it refers to."""
     try:
         group = open_group(place, consolidated=False)[CARD_ARRAYS]
         arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
-        return noise_from_description(with_arrays(card.noise, arrays))
+        return noise_from_dict(with_arrays(card.noise, arrays))
     except (
         DpdaskError,
         ArithmeticError,
@@ -240,7 +240,7 @@ def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
             " which the card names: it was"
             " restored from an older copy, or it is another ledger"
         )
-    record = ledger.named(card.release)
+    record = ledger.entry_named(card.release)
     if record is None or record.last != "commit":
         raise VerificationFailed(
             "the ledger does not know the release as committed; ask its curator"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.noise import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
 from dpdask.privacy import Adjacency, PrivacyBudget
-from dpdask.sensitivity import Body, Box, L2Ball, Origin, RecordBall, RecordBox
+from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBall, RecordBox, SensitivitySet
 
 __all__ = [
     "MECHANISMS",
@@ -121,13 +121,13 @@ class SensitivitySection(Section):
 
     l2: Number | None = None
     ranges: Ranges | None = None
-    record_axis: Whole | None = None
-    feature_axis: Whole | None = None
+    record_dim: Whole | None = None
+    feature_dim: Whole | None = None
     adjacency: Adjacency = Adjacency.REPLACE_ONE
     max_contributions: Annotated[Whole, Field(ge=1)] | None = None
     origin: Literal["declared", "clipped", "public-range", "measured"] | None = None
 
-    def body(self, shape: tuple[int, ...]) -> Body:
+    def sensitivity(self, shape: tuple[int, ...]) -> SensitivitySet:
         """The sensitivity body for a tensor of ``shape``."""
         if self.origin == "measured":
             raise InvalidSensitivity(
@@ -144,26 +144,26 @@ class SensitivitySection(Section):
                     "an l2 bound is clipped or declared, not a public range; give ranges for that"
                 )
             origin = Origin(self.origin or "declared")
-            if self.feature_axis is not None:
+            if self.feature_dim is not None:
                 raise InvalidSensitivity(
-                    "feature_axis goes with ranges; an l2 bound takes record_axis at most"
+                    "feature_dim goes with ranges; an l2 bound takes record_dim at most"
                 )
-            if self.record_axis is None:
+            if self.record_dim is None:
                 return L2Ball(l2=self.l2, adjacency=self.adjacency, origin=origin)
             if self.adjacency is Adjacency.ADD_REMOVE_ONE:
                 raise InvalidSensitivity(
                     "add-remove-one changes how many records a released tensor has, so it has no"
-                    " sensitivity along record_axis;"
+                    " sensitivity along record_dim;"
                     " use replace-one, or release a sum with its l2 bound"
                 )
-            if not -len(shape) <= self.record_axis < len(shape):
+            if not -len(shape) <= self.record_dim < len(shape):
                 raise InvalidSensitivity(
-                    f"record_axis={self.record_axis} is not an axis of shape {shape}; choose one"
+                    f"record_dim={self.record_dim} is not an axis of shape {shape}; choose one"
                     f" from 0 to {len(shape) - 1}"
                 )
             return RecordBall(
                 l2=self.l2,
-                record_axis=self.record_axis % len(shape),
+                record_axis=self.record_dim % len(shape),
                 adjacency=self.adjacency,
                 origin=origin,
             )
@@ -178,8 +178,8 @@ class SensitivitySection(Section):
                 " use replace-one, or release a sum with its l2 bound"
             )
         widths = tuple(high - low for low, high in self._pairs())
-        if self.record_axis is None:
-            return Box(
+        if self.record_dim is None:
+            return EntrywiseBox(
                 shape=shape,
                 feature_axis=self._feature_axis(
                     shape, default=0 if len(shape) == 1 or len(widths) == 1 else None
@@ -191,12 +191,12 @@ class SensitivitySection(Section):
         if len(shape) < 2:
             raise InvalidSensitivity(
                 f"shape={shape} has no axis besides the records'; give l2 or ranges without"
-                " record_axis"
+                " record_dim"
             )
-        others = [axis for axis in range(len(shape)) if axis != self.record_axis % len(shape)]
+        others = [axis for axis in range(len(shape)) if axis != self.record_dim % len(shape)]
         return RecordBox(
             shape=shape,
-            record_axis=self.record_axis,
+            record_axis=self.record_dim,
             feature_axis=self._feature_axis(
                 shape, default=others[0] if len(others) == 1 or len(widths) == 1 else None
             ),
@@ -213,12 +213,12 @@ class SensitivitySection(Section):
         return math.sqrt(math.fsum(largest) / len(largest) * math.prod(shape)) * (1 + 1e-14)
 
     def _feature_axis(self, shape: tuple[int, ...], default: int | None) -> int:
-        if self.feature_axis is not None:
-            return self.feature_axis
+        if self.feature_dim is not None:
+            return self.feature_dim
         if default is None:
             raise InvalidSensitivity(
                 f"ranges per feature on shape {shape} could lie along several axes; name one"
-                " with feature_axis"
+                " with feature_dim"
             )
         return default
 

@@ -46,7 +46,9 @@ def parse_calibration_spec(content: Any) -> CalibrationSpec:
 def parse_release_spec(content: Any) -> ReleaseSpec:
     """Validate plain data into a :class:`ReleaseSpec`."""
     return _parse(
-        content, ReleaseSpec, "source:, output:, unit:, query:, privacy:, mechanism:, budget:"
+        content,
+        ReleaseSpec,
+        "source:, output:, privacy_unit:, query:, privacy:, mechanism:, budget:",
     )
 
 

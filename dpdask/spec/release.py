@@ -37,13 +37,14 @@ __all__ = [
     "BudgetSection",
     "ComputeSection",
     "CovarianceSection",
-    "DeclaredSection",
-    "FromEnvironment",
+    "EnvironmentValue",
     "HistogramSection",
     "IdentitySection",
     "MeanSection",
     "NoiseSection",
     "OutputSection",
+    "PrecomputedSection",
+    "PrivacyUnitSection",
     "PublishSection",
     "QuerySection",
     "ReleaseSpec",
@@ -51,7 +52,6 @@ __all__ = [
     "StackSection",
     "SumSection",
     "TlsSection",
-    "UnitSection",
     "WindowSection",
 ]
 
@@ -88,7 +88,7 @@ _UNITS = {
 }
 
 
-class FromEnvironment(Section):
+class EnvironmentValue(Section):
     """A value read from an environment variable where it is needed, so never in a spec."""
 
     env: str
@@ -97,7 +97,7 @@ class FromEnvironment(Section):
 def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
     for key, value in options.items():
         if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(
-            value, FromEnvironment
+            value, EnvironmentValue
         ):
             raise ValueError(
                 f"option {key} may be a secret; write {key}: {{env: NAME}} and set the variable"
@@ -149,7 +149,7 @@ Url = Annotated[str, Field(min_length=1), AfterValidator(_no_secret_in_url)]
 
 
 StorageOptions = Annotated[
-    dict[str, FromEnvironment | bool | int | str],
+    dict[str, EnvironmentValue | bool | int | str],
     Field(default_factory=dict),
 ]
 
@@ -201,14 +201,14 @@ class OutputSection(Section):
     _secrets = field_validator("options")(_no_plain_secret)
 
 
-class UnitSection(Section):
+class PrivacyUnitSection(Section):
     """``unit``: whom the release protects, and the bound on what one of them can change."""
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
-    record_axis: Whole | None = None
+    record_dim: Whole | None = None
     l2_clip_norm: Number | None = None
     ranges: Ranges | None = None
-    feature_axis: Whole | None = None
+    feature_dim: Whole | None = None
     max_contributions: Positive = 1
 
 
@@ -252,12 +252,12 @@ class HistogramSection(Section):
     columns: list[Whole] | None = None
 
 
-class DeclaredSection(Section):
-    """``declared``: the array is a finished query result whose l2 sensitivity the caller vouches
+class PrecomputedSection(Section):
+    """``precomputed``: the array is a finished query result whose l2 sensitivity the caller vouches
     for.
     """
 
-    name: Literal["declared"]
+    name: Literal["precomputed"]
     l2_sensitivity: Number
 
 
@@ -267,7 +267,7 @@ QUERIES: dict[str, type[BaseModel]] = {
     "mean": MeanSection,
     "covariance": CovarianceSection,
     "histogram": HistogramSection,
-    "declared": DeclaredSection,
+    "precomputed": PrecomputedSection,
 }
 
 
@@ -282,7 +282,7 @@ QuerySection = Annotated[
     | MeanSection
     | CovarianceSection
     | HistogramSection
-    | DeclaredSection,
+    | PrecomputedSection,
     Field(discriminator="name"),
 ]
 
@@ -385,7 +385,7 @@ class ReleaseSpec(Section):
 
     source: SourceSection
     output: OutputSection
-    unit: UnitSection = UnitSection()
+    privacy_unit: PrivacyUnitSection = PrivacyUnitSection()
     query: Annotated[
         QuerySection, BeforeValidator(_named, json_schema_input_type=QuerySection | str)
     ]

@@ -1,6 +1,6 @@
 """The only door to zarr: open a source, stage chunks, verify, publish, read back."""
 
-from dpdask.storage.base import NOT_A_FILE, Place
+from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.documents import (
     CARD_ARRAYS,
     MANIFEST_ARRAY,
@@ -13,7 +13,7 @@ from dpdask.storage.documents import (
     with_attributes,
 )
 from dpdask.storage.layout import Layout
-from dpdask.storage.local import LocalPlace
+from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import (
     ManifestEntry,
     digest_of,
@@ -21,36 +21,36 @@ from dpdask.storage.manifest import (
     parse_manifest,
     root_document_digest,
 )
-from dpdask.storage.open import place_at
-from dpdask.storage.source import Box, SourceArray, array_names, open_source, write_example
-from dpdask.storage.staging import Staging, drop_claim, open_group, release_under_way
+from dpdask.storage.open import open_storage
+from dpdask.storage.publishers import Publisher, open_group, read_output_lock, remove_output_lock
+from dpdask.storage.source import Region, SourceArray, array_names, open_source, write_example
 
 __all__ = [
     "CARD_ARRAYS",
     "MANIFEST_ARRAY",
     "NOT_A_FILE",
     "ROOT",
-    "Box",
     "Coordinate",
     "Layout",
-    "LocalPlace",
+    "LocalStorage",
     "ManifestEntry",
-    "Place",
+    "Publisher",
+    "Region",
     "SourceArray",
-    "Staging",
+    "Storage",
     "array_names",
     "canonical",
     "digest_of",
     "document_entries",
-    "drop_claim",
     "manifest_documents",
     "merkle_root",
     "open_group",
     "open_source",
+    "open_storage",
     "parse_manifest",
-    "place_at",
+    "read_output_lock",
     "release_documents",
-    "release_under_way",
+    "remove_output_lock",
     "root_document_digest",
     "with_attributes",
     "write_example",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOT_A_FILE", "Place", "joined"]
+__all__ = ["NOT_A_FILE", "Storage", "joined"]
 
 NOT_A_FILE = -1
 
@@ -25,7 +25,7 @@ def joined(content: Any) -> bytes:
 
 
 @dataclass(frozen=True, repr=False)
-class Place(abc.ABC):
+class Storage(abc.ABC):
     """A folder of objects."""
 
     @abc.abstractmethod
@@ -54,7 +54,7 @@ class Place(abc.ABC):
     def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
         """Every object under ``folder``: name, size, and a stamp that changes with writes."""
 
-    def without_links(self) -> Place:
+    def without_links(self) -> Storage:
         """The same place, where nothing leads elsewhere; only filesystems have links."""
         return self
 
@@ -78,11 +78,11 @@ class Place(abc.ABC):
         """Make the folder that objects are put into."""
 
     @abc.abstractmethod
-    def inside(self, name: str) -> Place:
+    def inside(self, name: str) -> Storage:
         """The place of the objects under ``name``."""
 
     @abc.abstractmethod
-    def beside(self, suffix: str) -> Place:
+    def beside(self, suffix: str) -> Storage:
         """The place with ``suffix`` appended to its name."""
 
     @abc.abstractmethod
@@ -98,7 +98,7 @@ class Place(abc.ABC):
         """What an opened handle must be opened anew for."""
         return ""
 
-    def holds(self, other: Place) -> bool:
+    def holds(self, other: Storage) -> bool:
         """Whether ``other`` is this place or lies within it."""
         return f"{other.address()}/".startswith(f"{self.address()}/")
 

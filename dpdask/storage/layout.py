@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from dpdask.errors import InvalidSpec
-from dpdask.storage.source import Box
+from dpdask.storage.source import Region
 
 __all__ = ["Layout"]
 
@@ -62,40 +62,40 @@ class Layout:
             )
 
     @property
-    def unit(self) -> tuple[int, ...]:
+    def write_chunk(self) -> tuple[int, ...]:
         """The shape of a write unit."""
         return self.shards or self.chunks
 
     @property
-    def units(self) -> tuple[int, ...]:
+    def write_chunk_counts(self) -> tuple[int, ...]:
         """How many write units lie along each axis."""
-        return tuple(-(-n // u) for n, u in zip(self.shape, self.unit, strict=True))
+        return tuple(-(-n // u) for n, u in zip(self.shape, self.write_chunk, strict=True))
 
     @property
-    def unit_bytes(self) -> int:
+    def write_chunk_bytes(self) -> int:
         """The size of a write unit in memory."""
-        return math.prod(self.unit) * np.dtype(self.dtype).itemsize
+        return math.prod(self.write_chunk) * np.dtype(self.dtype).itemsize
 
     @property
     def total_bytes(self) -> int:
         """The size of the array, uncompressed, with every edge chunk whole."""
-        return math.prod(self.units) * (self.unit_bytes + 4)
+        return math.prod(self.write_chunk_counts) * (self.write_chunk_bytes + 4)
 
-    def box(self, index: tuple[int, ...]) -> Box:
+    def box(self, index: tuple[int, ...]) -> Region:
         """The region of one write unit."""
         return tuple(
             slice(i * u, min((i + 1) * u, n))
-            for i, u, n in zip(index, self.unit, self.shape, strict=True)
+            for i, u, n in zip(index, self.write_chunk, self.shape, strict=True)
         )
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """All write units in C order."""
-        return np.ndindex(*self.units)
+        return np.ndindex(*self.write_chunk_counts)
 
     @property
     def separator(self) -> str:
         """Chunks lie in one folder, unless they are very many."""
-        return "." if math.prod(self.units) <= _ONE_FOLDER else "/"
+        return "." if math.prod(self.write_chunk_counts) <= _ONE_FOLDER else "/"
 
     def key(self, index: tuple[int, ...]) -> str:
         """The name of a unit's object within the group."""
@@ -153,7 +153,7 @@ class Layout:
         """Whether ``stored`` decodes to a write unit, its checksums in order."""
         if self.shards is None and self.codec == "none":
             trailer = int.from_bytes(stored[-4:].tobytes(), "little")
-            return stored.size == self.unit_bytes + 4 and _crc32c(stored[:-4]) == trailer
+            return stored.size == self.write_chunk_bytes + 4 and _crc32c(stored[:-4]) == trailer
         from zarr.core.buffer import default_buffer_prototype
 
         array, kept = self._scratch()

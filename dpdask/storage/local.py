@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import StoreError
-from dpdask.storage.base import NOT_A_FILE, Place
+from dpdask.storage.base import NOT_A_FILE, Storage
 
-__all__ = ["LocalPlace", "ZipPlace"]
+__all__ = ["LocalStorage", "ZipStorage"]
 
 _AT_FDCWD, _NOREPLACE = -100, 1
 _SYNC_FILE_RANGE_WRITE = 2
@@ -32,7 +32,7 @@ _LONGEST_NAME = 255  # bytes, on every filesystem in use
 
 
 @dataclass(frozen=True, repr=False)
-class LocalPlace(Place):
+class LocalStorage(Storage):
     """A folder of this machine or of a shared filesystem.
 
     A file is written under another name first, in ``scratch`` (the folder itself unless given). A
@@ -153,7 +153,7 @@ class LocalPlace(Place):
                     _stamp(facts),
                 )
 
-    def without_links(self) -> LocalPlace:
+    def without_links(self) -> LocalStorage:
         """The same folder, its links not followed."""
         return dataclasses.replace(self, links=False)
 
@@ -213,7 +213,7 @@ class LocalPlace(Place):
         """Whether the path exists."""
         return os.path.lexists(self.path)
 
-    def beside(self, suffix: str) -> LocalPlace:
+    def beside(self, suffix: str) -> LocalStorage:
         """A sibling path."""
         if not self.path.name:
             raise StoreError(
@@ -224,11 +224,11 @@ class LocalPlace(Place):
                 f"the name of the output is too long for {suffix!r} beside it; choose a shorter"
                 " output.url"
             )
-        return LocalPlace(self.path.with_name(self.path.name + suffix))
+        return LocalStorage(self.path.with_name(self.path.name + suffix))
 
-    def inside(self, name: str) -> LocalPlace:
+    def inside(self, name: str) -> LocalStorage:
         """A folder within."""
-        return LocalPlace(self.path / name)
+        return LocalStorage(self.path / name)
 
     def zarr_store(self) -> Any:
         """A local store."""
@@ -270,7 +270,7 @@ class LocalPlace(Place):
         finally:
             os.close(descriptor)
 
-    def move_to(self, target: LocalPlace) -> bool:
+    def move_to(self, target: LocalStorage) -> bool:
         """Rename this folder to ``target``, atomically and only if nothing is there; whether it
         did.
         """
@@ -287,7 +287,7 @@ class LocalPlace(Place):
 
 
 @dataclass(frozen=True, repr=False)
-class ZipPlace(LocalPlace):
+class ZipStorage(LocalStorage):
     """A zip file holding a zarr hierarchy, for reading."""
 
     def version(self) -> str:

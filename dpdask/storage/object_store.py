@@ -10,15 +10,15 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpdask.errors import StoreError
-from dpdask.storage.base import Place, joined
+from dpdask.storage.base import Storage, joined
 
-__all__ = ["MemoryPlace", "ObjectPlace", "require_obstore"]
+__all__ = ["MemoryStorage", "ObjectStorage", "require_obstore"]
 
 _SCHEMES = {"s3a": "s3", "abfs": "az"}  # other names of the same store
 
 
 @dataclass(frozen=True, repr=False)
-class ObjectPlace(Place):
+class ObjectStorage(Storage):
     """A prefix of an object store, reached through obstore."""
 
     url: str
@@ -101,13 +101,13 @@ class ObjectPlace(Place):
         """Whether any object has the prefix."""
         return next(self.listing(), None) is not None
 
-    def inside(self, name: str) -> ObjectPlace:
+    def inside(self, name: str) -> ObjectStorage:
         """A longer prefix."""
-        return ObjectPlace(f"{self.url}/{name}", self.options)
+        return ObjectStorage(f"{self.url}/{name}", self.options)
 
-    def beside(self, suffix: str) -> ObjectPlace:
+    def beside(self, suffix: str) -> ObjectStorage:
         """Another prefix."""
-        return ObjectPlace(self.url + suffix, self.options)
+        return ObjectStorage(self.url + suffix, self.options)
 
     def zarr_store(self) -> Any:
         """An object store."""
@@ -123,7 +123,7 @@ class ObjectPlace(Place):
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryPlace(Place):
+class MemoryStorage(Storage):
     """``memory://name``: fsspec's filesystem in this process' memory, for tests and notebooks."""
 
     url: str
@@ -185,13 +185,13 @@ class MemoryPlace(Place):
         files, root = self._paths()
         return bool(files.exists(root))
 
-    def inside(self, name: str) -> MemoryPlace:
+    def inside(self, name: str) -> MemoryStorage:
         """A longer name."""
-        return MemoryPlace(f"{self.url}/{name}")
+        return MemoryStorage(f"{self.url}/{name}")
 
-    def beside(self, suffix: str) -> MemoryPlace:
+    def beside(self, suffix: str) -> MemoryStorage:
         """Another name."""
-        return MemoryPlace(self.url + suffix)
+        return MemoryStorage(self.url + suffix)
 
     def zarr_store(self) -> Any:
         """fsspec's store."""

@@ -8,17 +8,17 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from dpdask.errors import StoreError
-from dpdask.storage.base import Place
-from dpdask.storage.local import LocalPlace, ZipPlace
-from dpdask.storage.object_store import MemoryPlace, ObjectPlace, require_obstore
+from dpdask.storage.base import Storage
+from dpdask.storage.local import LocalStorage, ZipStorage
+from dpdask.storage.object_store import MemoryStorage, ObjectStorage, require_obstore
 
-__all__ = ["place_at"]
+__all__ = ["open_storage"]
 
 Options = Mapping[str, Any]
 _OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "abfs")
 
 
-def place_at(url: str, options: Options | None = None) -> Place:
+def open_storage(url: str, options: Options | None = None) -> Storage:
     """The place that a URL or a path names; a store that cannot be reached from here is an error
     right away.
     """
@@ -35,16 +35,16 @@ def place_at(url: str, options: Options | None = None) -> Place:
                 " without file://"
             )
         local = _local_path(path)
-        return ZipPlace(local) if local.suffix == ".zip" else LocalPlace(local)
+        return ZipStorage(local) if local.suffix == ".zip" else LocalStorage(local)
     if scheme == "memory":
         if given:
             raise StoreError(
                 f"memory:// takes no storage options, got {', '.join(sorted(given))}; drop them"
             )
-        return MemoryPlace(url.rstrip("/"))
+        return MemoryStorage(url.rstrip("/"))
     if scheme in _OBJECT_SCHEMES:
         require_obstore()
-        return ObjectPlace(url.rstrip("/"), tuple(sorted(given.items())))
+        return ObjectStorage(url.rstrip("/"), tuple(sorted(given.items())))
     raise StoreError(
         f"{scheme}:// is not a store that dpdask knows; use a path, file://, s3://, gs://, az://"
         " or memory://"

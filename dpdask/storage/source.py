@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import StoreError
-from dpdask.storage.base import Place
+from dpdask.storage.base import Storage
 from dpdask.storage.coordinates import (
     PLAIN_NAME,
     coordinate_dimensions,
     dimension_names,
     public_attributes,
 )
-from dpdask.storage.local import LocalPlace, ZipPlace
+from dpdask.storage.local import LocalStorage, ZipStorage
 
-__all__ = ["Box", "SourceArray", "array_names", "open_source", "write_example"]
+__all__ = ["Region", "SourceArray", "array_names", "open_source", "write_example"]
 
-Box = tuple[slice, ...]
+Region = tuple[slice, ...]
 Scratch = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
 
 _KINDS = {
@@ -61,7 +61,7 @@ _ENCODING = {
 class SourceArray:
     """An opened source: facts of its schema, and the way to its regions."""
 
-    place: Place
+    storage: Storage
     path: str
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -79,7 +79,7 @@ class SourceArray:
         """The dtype of blocks that :meth:`read` returns."""
         return np.dtype(_WORKING[np.dtype(self.dtype).str[1:]])
 
-    def read(self, box: Box, scratch: Scratch | None = None) -> np.ndarray[Any, Any]:
+    def read(self, box: Region, scratch: Scratch | None = None) -> np.ndarray[Any, Any]:
         """A region as a C-ordered array; missing chunks count as the fill value, as everywhere in
         zarr.
 
@@ -102,7 +102,7 @@ class SourceArray:
     @property
     def address_digest(self) -> str:
         """A digest of where the array is, the same for all windows of it."""
-        whole = re.sub(r"(?<!:)/+", "/", f"{self.place.address()}/{self.path}").rstrip(
+        whole = re.sub(r"(?<!:)/+", "/", f"{self.storage.address()}/{self.path}").rstrip(
             "/"
         )  # however it is spelled
         return hashlib.sha256(whole.encode()).hexdigest()
@@ -134,7 +134,7 @@ class SourceArray:
             plain=False,
         )
 
-    def _absolute(self, box: Box) -> Box:
+    def _absolute(self, box: Region) -> Region:
         """A region of the window as a region of the stored array."""
         if self.window is None:
             return box
@@ -163,14 +163,14 @@ class SourceArray:
 
     def _array(self) -> Any:
         """The zarr array, opened once per process and schema."""
-        key = (self.place, self.path, self.metadata_digest + self.place.version())
+        key = (self.storage, self.path, self.metadata_digest + self.storage.version())
         if key not in _opened:
             if len(_opened) > 64:
                 _opened.clear()
-            _opened[key] = _open(self.place, self.path)
+            _opened[key] = _open(self.storage, self.path)
         return _opened[key]
 
-    def _read_plain(self, box: Box, scratch: Scratch | None) -> np.ndarray[Any, Any] | None:
+    def _read_plain(self, box: Region, scratch: Scratch | None) -> np.ndarray[Any, Any] | None:
         """One whole uncompressed local chunk, straight from its file; None when that is not what is
         asked for.
         """
@@ -180,8 +180,8 @@ class SourceArray:
                 return None
             index.append(part.start // size)
         array, stored = self._array(), np.dtype(self.dtype)
-        assert isinstance(self.place, LocalPlace)
-        file = f"{self.place.path}/{self.path}/{array.metadata.encode_chunk_key(tuple(index))}"
+        assert isinstance(self.storage, LocalStorage)
+        file = f"{self.storage.path}/{self.path}/{array.metadata.encode_chunk_key(tuple(index))}"
         block = np.empty(self.chunks, stored) if scratch is None else scratch(self.chunks, stored)
         try:
             with open(file, "rb", buffering=0) as opened:
@@ -194,7 +194,7 @@ class SourceArray:
             return None
         return block
 
-    def _read_decoded(self, box: Box, scratch: Scratch | None) -> np.ndarray[Any, Any]:
+    def _read_decoded(self, box: Region, scratch: Scratch | None) -> np.ndarray[Any, Any]:
         """Any region, by zarr."""
         if scratch is None:
             return np.asarray(self._array()[box])
@@ -210,17 +210,21 @@ class SourceArray:
         """A digest of the schema and of every object's size and stamp: it changes whenever
         something is written.
         """
-        if not self.place.occupied():
+        if not self.storage.occupied():
             raise StoreError("the source is gone; restore it before going on")
         digest = hashlib.sha256(self.metadata_digest.encode())
         wanted = self._names()
-        for name, size, stamp in sorted(self.place.listing(self.path)):
-            if wanted is not None and name not in wanted and not isinstance(self.place, ZipPlace):
+        for name, size, stamp in sorted(self.storage.listing(self.path)):
+            if (
+                wanted is not None
+                and name not in wanted
+                and not isinstance(self.storage, ZipStorage)
+            ):
                 continue
             digest.update(f"{len(name)} {name} {size} {stamp}\n".encode())
         return digest.hexdigest()
 
-    def boxes(self, region: Box, size: int) -> Iterator[Box]:
+    def boxes(self, region: Region, size: int) -> Iterator[Region]:
         """A region in pieces of about ``size`` bytes, cut where chunks end, in C order."""
         extent = [
             max(1, min(c, part.stop - part.start))
@@ -242,7 +246,7 @@ class SourceArray:
                 for cut, o, e, part in zip(cuts, offset, extent, region, strict=True)
             )
 
-    def pieces(self, box: Box) -> Iterator[Box]:
+    def pieces(self, box: Region) -> Iterator[Region]:
         """A region chunk by chunk, small chunks together: for passes that need no more than that at
         once.
         """
@@ -284,7 +288,7 @@ class SourceArray:
         if not self.plain:
             return
         expected = math.prod(self.chunks) * np.dtype(self.dtype).itemsize
-        for name, size, _ in self.place.listing(self.path):
+        for name, size, _ in self.storage.listing(self.path):
             if not name.rpartition("/")[2].startswith((".z", "zarr.json")) and size != expected:
                 raise StoreError(
                     f"source chunk {name!r} has {size} bytes, not {expected}; restore it from a"
@@ -326,7 +330,7 @@ class SourceArray:
             )
         try:
             array = (
-                None if not PLAIN_NAME.fullmatch(name) else _open(self.place, self._beside(name))
+                None if not PLAIN_NAME.fullmatch(name) else _open(self.storage, self._beside(name))
             )
         except Exception:
             array = None
@@ -358,7 +362,7 @@ class SourceArray:
     def coordinate(self, name: str) -> tuple[np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]:
         """A declared-public array beside the source: values, dimension names, attributes."""
         try:
-            array = _open(self.place, self._beside(name))
+            array = _open(self.storage, self._beside(name))
             values = np.asarray(array[...])
         except Exception:
             values = None
@@ -369,22 +373,22 @@ class SourceArray:
         return values, coordinate_dimensions(array, name), public_attributes(array)
 
 
-def open_source(place: Place, path: str) -> SourceArray:
+def open_source(storage: Storage, path: str) -> SourceArray:
     """Look at an array's schema, no value of it; refuse what cannot be released."""
     path = path.strip("/")
-    if not place.occupied():
+    if not storage.occupied():
         raise StoreError(
             "the source does not exist; check source.url (a relative path is relative to the"
             " current folder)"
         )
     try:
-        array = _open(place, path)
+        array = _open(storage, path)
     except Exception as error:
         array, kind = None, type(error).__name__
     if array is None:
         named = f"no array {path!r}" if path else "no array at the root"
         raise StoreError(
-            f"the source has {named} that zarr can open ({kind}){_what_is_there(place)}"
+            f"the source has {named} that zarr can open ({kind}){_what_is_there(storage)}"
         )
     dtype = np.dtype(array.dtype)
     if dtype.str[1:] not in _WORKING:
@@ -401,7 +405,7 @@ def open_source(place: Place, path: str) -> SourceArray:
     facts = json.dumps(array.metadata.to_dict(), sort_keys=True, default=str)
     codecs = _codec_names(array)
     return SourceArray(
-        place=place,
+        storage=storage,
         path=path,
         shape=tuple(array.shape),
         chunks=_within(chunks, array.shape),
@@ -409,8 +413,8 @@ def open_source(place: Place, path: str) -> SourceArray:
         dimension_names=dimension_names(array),
         metadata_digest=hashlib.sha256(facts.encode()).hexdigest(),
         plain=not codecs
-        and isinstance(place, LocalPlace)
-        and not isinstance(place, ZipPlace)
+        and isinstance(storage, LocalStorage)
+        and not isinstance(storage, ZipStorage)
         and array.order == "C"
         and chunks == _within(chunks, array.shape),
     )
@@ -439,9 +443,9 @@ def _codec_names(array: Any) -> list[str]:
     return [name for name in named if name != "BytesCodec" or endian != {"little"}]
 
 
-def _what_is_there(place: Place) -> str:
+def _what_is_there(storage: Storage) -> str:
     try:
-        names = array_names(place)
+        names = array_names(storage)
     except StoreError:
         names = []
     if not names:
@@ -450,21 +454,21 @@ def _what_is_there(place: Place) -> str:
     return f"; its arrays are {', '.join(names[:6])}{more}: give one as source.array"
 
 
-_opened: dict[tuple[Place, str, str], Any] = {}
+_opened: dict[tuple[Storage, str, str], Any] = {}
 
 
-def _open(place: Place, path: str) -> Any:
+def _open(storage: Storage, path: str) -> Any:
     import zarr
 
-    return zarr.open_array(store=place.zarr_store(), path=path, mode="r")
+    return zarr.open_array(store=storage.zarr_store(), path=path, mode="r")
 
 
-def array_names(place: Place) -> list[str]:
+def array_names(storage: Storage) -> list[str]:
     """The paths of all arrays of a group, sorted."""
     import zarr
 
     try:
-        group = zarr.open_group(place.zarr_store(), mode="r")
+        group = zarr.open_group(storage.zarr_store(), mode="r")
         return sorted(
             name for name, member in group.members(max_depth=None) if isinstance(member, zarr.Array)
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from dpdask.mechanisms import Calibrated
+from dpdask.mechanisms import Calibration
 from dpdask.mechanisms.compare import Comparison
 
 if TYPE_CHECKING:  # the other tables do not need a database
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-def calibration_table(name: str, calibrated: Calibrated) -> Table:
+def calibration_table(name: str, calibrated: Calibration) -> Table:
     """One mechanism's noise and guarantee."""
     table = Table(title=f"{name}", show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -34,7 +34,7 @@ def calibration_table(name: str, calibrated: Calibrated) -> Table:
     noise, guarantee = calibrated.noise, calibrated.guarantee
     claimed, verified = guarantee.claimed, guarantee.verified
     table.add_row(
-        "noise", f"{noise.describe()['name']} on {' x '.join(map(str, noise.tensor_shape))}"
+        "noise", f"{noise.to_dict()['name']} on {' x '.join(map(str, noise.tensor_shape))}"
     )
     table.add_row("std of an entry", f"{noise.entry_std:.6g}")
     table.add_row("expected squared loss", f"{noise.expected_squared_loss:.6g}")
@@ -144,9 +144,9 @@ def _facts(title: str, rows: Sequence[tuple[str, Any]]) -> Table:
 
 
 def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
+    for privacy_unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
-            return f"{count:.4g} {unit}"
+            return f"{count:.4g} {privacy_unit}"
         count /= 1000
     return f"{count:.4g} TB"
 
@@ -201,7 +201,7 @@ def plan_table(facts: dict[str, Any]) -> Table:
 
 def _cut(bound: dict[str, Any]) -> list[tuple[str, str]]:
     """Where the entries of a finished result are cut, which has no bound of its own."""
-    return [("entries", f"cut at +-{bound['cut_at']:.6g}")] if "cut_at" in bound else []
+    return [("entries", f"cut at +-{bound['clamped_at']:.6g}")] if "clamped_at" in bound else []
 
 
 def _composed(card: ReleaseCard) -> list[tuple[str, str]]:
@@ -224,11 +224,16 @@ def _composed(card: ReleaseCard) -> list[tuple[str, str]]:
 def card_table(card: ReleaseCard) -> Table:
     """A release card for people."""
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    bound = {**card.unit.bound}
+    bound = {**card.privacy_unit.bound}
     kind = bound.pop("kind")
-    unit = f"{card.unit.adjacency}, {kind}" + (f" {bound['norm']:g}" if "norm" in bound else "")
-    if card.unit.max_contributions > 1:
-        unit += f", at most {card.unit.max_contributions} records each ({card.unit.contributions})"
+    privacy_unit = f"{card.privacy_unit.adjacency}, {kind}" + (
+        f" {bound['norm']:g}" if "norm" in bound else ""
+    )
+    if card.privacy_unit.max_contributions > 1:
+        privacy_unit += (
+            f", at most {card.privacy_unit.max_contributions} records each"
+            f" ({card.privacy_unit.contributions})"
+        )
     return _facts(
         "release card",
         [
@@ -239,8 +244,8 @@ def card_table(card: ReleaseCard) -> Table:
                 f"{card.released.array}: {_shape(card.released.shape)} {card.released.dtype}",
             ),
             ("query", card.query["name"]),
-            ("protects", unit),
-            *_cut(card.unit.bound),
+            ("protects", privacy_unit),
+            *_cut(card.privacy_unit.bound),
             *_composed(card),
             ("mechanism", card.mechanism["name"]),
             (

@@ -27,14 +27,14 @@ from sqlalchemy import create_engine, text
 
 from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.accounting import Dominated
-from dpdask.ledger import Ledger, ProtectedUnit
+from dpdask.ledger import Ledger, PrivacyUnit
 from dpdask.ledger.charges import Spent
 from dpdask.ledger.hash_chain import append, standing_of
 
 FEW, MANY = 10, 10_000
 SMALL = GaussianProfile(1e-4)
 ARRAY = hashlib.sha256(b"array").hexdigest()
-UNIT = ProtectedUnit(array=ARRAY, record_axis=0)
+UNIT = PrivacyUnit(array=ARRAY, record_axis=0)
 ROUNDS = 25
 
 _numbers = itertools.count()
@@ -59,8 +59,8 @@ def filled(url: str, past: int) -> Ledger:
             facts = {
                 "name": release[:32],
                 "output": f"{number}.zarr",
-                "profile": SMALL.describe(),
-                **UNIT.describe(),
+                "profile": SMALL.to_dict(),
+                **UNIT.to_dict(),
             }
             head = append(connection, "people", standing, "reserve", facts, release, charge)
             standing = dataclasses.replace(
@@ -79,8 +79,8 @@ def _reserve(book: Ledger) -> None:
 CALLS: dict[str, Callable[[Ledger], Any]] = {
     "reserve": _reserve,
     "forecast": lambda book: book.forecast("people", SMALL, UNIT),
-    "record": lambda book: book.record(fingerprint("past 5")),
-    "named": lambda book: book.named(fingerprint("past 5")[:32]),
+    "record": lambda book: book.entry(fingerprint("past 5")),
+    "named": lambda book: book.entry_named(fingerprint("past 5")[:32]),
     "spent since an hour ago": lambda book: book.spent_since(
         "people", datetime.now(UTC) - timedelta(hours=1)
     ),

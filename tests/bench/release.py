@@ -64,7 +64,7 @@ def spec(data: Path, output: Path) -> dict[str, Any]:
     return {
         "source": {"url": str(data), "array": "x"},
         "output": {"url": str(output)},
-        "unit": {"record_axis": 0, "l2_clip_norm": 40.0},
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 40.0},
         "query": "identity",
         "privacy": {"epsilon": 0.1, "delta": 1e-6},
         "mechanism": "analytic-gaussian",

@@ -85,7 +85,9 @@ def test_the_form_rejects_bad_parameters_at_submission(
     server: PrefectServer, space: Workspace
 ) -> None:
     code = RUN.format(module="privatize", flow="privatize")
-    spec = space.spec(unit={"record_axis": 0, "l2_clip_norm": "much"}, budget={"dataset": ""})
+    spec = space.spec(
+        privacy_unit={"record_dim": 0, "l2_clip_norm": "much"}, budget={"dataset": ""}
+    )
     done = server.python(code, json.dumps({"spec": spec}))
     assert "Validation" in done.stdout + done.stderr
     assert space.spent() == 0
@@ -352,7 +354,7 @@ def test_a_stack_of_steps_may_be_a_window_and_joins_a_dataset_of_larger_units(
     server: PrefectServer, space: Workspace
 ) -> None:
     space.source(people(60, 4))
-    space.release(unit={"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 3})
+    space.release(privacy_unit={"record_dim": 0, "l2_clip_norm": 1.0, "max_contributions": 3})
     said = run_flow(
         server,
         "privatize_gradients",
@@ -421,17 +423,20 @@ def test_a_served_series_publishes_twice_by_itself_and_is_then_paced(
         "days",
         "--axis",
         "1",
-        "--longest",
+        "--max-window",
         "2",
     ]
     with (space.folder / "spec.yaml.log").open("w") as log:
         process = subprocess.Popen(
-            [*command, "--pace", "1.6,1e-5,30"], env=server.environment, stdout=log, stderr=log
+            [*command, "--rate-limit", "1.6,1e-5,30"],
+            env=server.environment,
+            stdout=log,
+            stderr=log,
         )
         try:
             for _ in range(280):
                 runs = server.runs("privatize-series")
-                if any(run["state"]["name"] == "Refused" for run in runs):
+                if any(run["state"]["name"] == "RateLimited" for run in runs):
                     break
                 time.sleep(1)
         finally:
@@ -448,7 +453,7 @@ def test_a_served_series_publishes_twice_by_itself_and_is_then_paced(
     [message] = {
         run["state"]["message"]
         for run in server.runs("privatize-series")
-        if run["state"]["name"] == "Refused"
+        if run["state"]["name"] == "RateLimited"
     }
     assert "paced: dataset 'people' has spent" in message
     assert list(space.ledger.state("people").releases.values()) == ["commit", "commit"]
@@ -466,7 +471,7 @@ def test_a_series_goes_on_when_the_array_grows(server: PrefectServer, space: Wor
     spec = space.spec(output={"url": f"{space.folder}/day-{{start}}-{{stop}}.zarr"})
     given: dict[str, Any] = {"spec": spec, "series": "growing", "axis": 1}
     assert "COMPLETED" in run_flow(server, "privatize_series", "series", **given)
-    assert "Idle nothing new" in run_flow(server, "privatize_series", "series", **given)
+    assert "NoNewData nothing new" in run_flow(server, "privatize_series", "series", **given)
     array = zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")
     array.resize((60, 7))
     array[:, 4:] = people(60, 3)

@@ -144,7 +144,7 @@ def test_a_scheduled_deployment_publishes_by_itself(
     spec = space.spec(
         compute=cluster, output={"url": f"{space.folder}/day-{{start}}-{{stop}}.zarr"}
     )
-    parameters = {"spec": spec, "series": "deployed", "axis": 1, "longest": 2}
+    parameters = {"spec": spec, "series": "deployed", "axis": 1, "max_window": 2}
     code = """
 import json, sys
 from datetime import timedelta

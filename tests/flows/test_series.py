@@ -28,12 +28,12 @@ def template(space: Workspace, folder: str = "a", **changes: Any) -> Any:
 
 
 def run(
-    space: Workspace, folder: str = "a", longest: int | None = None, **options: Any
+    space: Workspace, folder: str = "a", max_window: int | None = None, **options: Any
 ) -> str | None:
     """What the flow does, without Prefect: the output of the next window, None when there is
     nothing new.
     """
-    spec = next_release(space.ledger, template(space, folder), "s", 1, longest, **options)
+    spec = next_release(space.ledger, template(space, folder), "s", 1, max_window, **options)
     if spec is None:
         return None
     with release_run(spec, unfinished="resume") as under_way:
@@ -96,31 +96,31 @@ def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> No
 
 def test_whole_chunks_leave_a_chunk_that_is_still_being_filled(space: Workspace) -> None:
     space.source(people(60, 5), chunks=(60, 2))
-    assert run(space, whole_chunks=True) == "a-0-4.zarr"
-    assert run(space, whole_chunks=True) is None
+    assert run(space, align_to_chunks=True) == "a-0-4.zarr"
+    assert run(space, align_to_chunks=True) is None
     grow(space, 1)
-    assert run(space, whole_chunks=True) == "a-4-6.zarr"
+    assert run(space, align_to_chunks=True) == "a-4-6.zarr"
 
 
-@pytest.mark.parametrize("whole_chunks", [True, False])
+@pytest.mark.parametrize("align_to_chunks", [True, False])
 def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(
-    space: Workspace, whole_chunks: bool
+    space: Workspace, align_to_chunks: bool
 ) -> None:
     space.source(people(60, 5), chunks=(60, 2))
-    spec = next_release(space.ledger, template(space), "s", 1, None, whole_chunks)
+    spec = next_release(space.ledger, template(space), "s", 1, None, align_to_chunks)
     assert spec is not None
 
     def append(progress: Any) -> None:
         if progress.stage == "key":
             grow(space, 1)
 
-    if whole_chunks:
+    if align_to_chunks:
         release(spec, on_progress=append)
     else:
         with pytest.raises(SourceChanged, match="aborted and its charge stays"):
             release(spec, on_progress=append)
     assert list(space.ledger.state("people").releases.values()) == [
-        "commit" if whole_chunks else "burn"
+        "commit" if align_to_chunks else "burn"
     ]
 
 
@@ -137,7 +137,7 @@ def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
             next_release(space.ledger, spec, "s", axis, None)
     assert list(space.ledger.state("people").releases.values()) == ["key"]
     assert run(space) == "a-0-4.zarr"
-    found = next_release(space.ledger, other, "others", 1, None, first=2)
+    found = next_release(space.ledger, other, "others", 1, None, start_index=2)
     assert found is not None
     assert (found.source.window.start, found.source.window.stop) == (2, 6)
 
@@ -161,9 +161,9 @@ def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(
     space: Workspace,
 ) -> None:
     space.source(people(60, 8), chunks=(60, 4))
-    with pytest.raises(InvalidSpec, match="longest=3 never reaches the end of a chunk of 4"):
-        run(space, longest=3, whole_chunks=True)
-    assert run(space, longest=5, whole_chunks=True) == "a-0-4.zarr"
+    with pytest.raises(InvalidSpec, match="max_window=3 never reaches the end of a chunk of 4"):
+        run(space, max_window=3, align_to_chunks=True)
+    assert run(space, max_window=5, align_to_chunks=True) == "a-0-4.zarr"
 
 
 def test_a_mistyped_adjacency_of_gradients_is_found_by_their_form() -> None:
@@ -208,14 +208,18 @@ def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspa
     space.ledger.open_dataset("small", PrivacyBudget(epsilon=1.0, delta=1e-5))
     budget = {"ledger": space.ledger_url, "dataset": "small"}
     loud = {"budget": budget, "query": "sum", "privacy": {"epsilon": 0.9, "delta": 1e-6}}
-    other = {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
-    across = {"record_axis": 1, "l2_clip_norm": 1.0}
+    other = {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
+    across = {"record_dim": 1, "l2_clip_norm": 1.0}
     quiet = {"budget": budget, "privacy": {"epsilon": 0.1, "delta": 1e-7}}
     for specs, kind, why in (
         (batch(space, loud, loud), BudgetExceeded, "has spent epsilon 0 of 1"),
-        (batch(space, loud, {**loud, "unit": other}), InvalidSpec, "differ in unit.adjacency"),
         (
-            batch(space, quiet, {**quiet, "unit": across}),
+            batch(space, loud, {**loud, "privacy_unit": other}),
+            InvalidSpec,
+            "differ in unit.adjacency",
+        ),
+        (
+            batch(space, quiet, {**quiet, "privacy_unit": across}),
             InvalidSpec,
             "different axes of one array",
         ),
@@ -251,11 +255,13 @@ def test_units_along_another_axis_of_an_array_are_refused(space: Workspace) -> N
     with pytest.raises(LedgerError, match="accounted for the units along axis 0 of this array"):
         space.release(
             query="mean",
-            unit={"record_axis": 1, "l2_clip_norm": 1.0},
+            privacy_unit={"record_dim": 1, "l2_clip_norm": 1.0},
             output={"url": f"{space.folder}/b.zarr"},
         )
     assert space.spent() == spent
     space.source(people(60, 4).T, file="source.zarr-turned")
     turned = {"url": str(space.folder / "source.zarr-turned"), "array": "x"}
-    unit = {"record_axis": 1, "l2_clip_norm": 1.0}
-    space.release(query="mean", source=turned, unit=unit, output={"url": f"{space.folder}/b.zarr"})
+    unit = {"record_dim": 1, "l2_clip_norm": 1.0}
+    space.release(
+        query="mean", source=turned, privacy_unit=unit, output={"url": f"{space.folder}/b.zarr"}
+    )

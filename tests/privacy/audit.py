@@ -45,7 +45,7 @@ from dpdask.privatizers.recipes import IidRecipe, KroneckerRecipe, SphericalReci
 from dpdask.privatizers.tiles import gaussian_integers
 from dpdask.queries.sums import Covariance
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Staging, place_at
+from dpdask.storage import Publisher, open_storage
 
 __all__ = [
     "KEY",
@@ -171,7 +171,7 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
         query=dataclasses.replace(query, divisor=1),
         tiling=dataclasses.replace(component.tiling, symmetric=False),
     )
-    whole = component.tiling.unit
+    whole = component.tiling.privacy_unit
     layout = dataclasses.replace(
         plan.layout,
         shape=component.tiling.shape,
@@ -369,8 +369,8 @@ class Subject:
 
     def _written(self, plan: ReleasePlan, component: Component) -> Values:
         executor, layout = InlineExecutor(), plan.layout
-        place = place_at(f"memory://audit-{id(self)}")
-        staging = Staging.of(place, "audit")
+        place = open_storage(f"memory://audit-{id(self)}")
+        staging = Publisher.of(place, "audit")
         prepared = driver.prepare(executor, plan, component, _quiet)
         try:
             for written in driver.write(

@@ -174,14 +174,14 @@ def same_recipe(one: Subject, other: Subject) -> bool:
     """Whether two plans add the same noise to answers on the same grid."""
     a, b = one.component, other.component
     same = (
-        a.fitted.recipe.describe() == b.fitted.recipe.describe()
-        and a.fitted.describe_records() == b.fitted.describe_records()
+        a.fitted.recipe.to_dict() == b.fitted.recipe.to_dict()
+        and a.fitted.records_to_dict() == b.fitted.records_to_dict()
     )
-    noise = a.fitted.recipe.noise.describe() == b.fitted.recipe.noise.describe()
+    noise = a.fitted.recipe.noise.to_dict() == b.fitted.recipe.noise.to_dict()
     return (
         same
         and noise
-        and a.guarantee.verified.describe() == b.guarantee.verified.describe()
+        and a.guarantee.verified.to_dict() == b.guarantee.verified.to_dict()
         and a.tiling == b.tiling
     )
 

@@ -463,7 +463,7 @@ def declared_groups(
     variants: int,
 ) -> Iterator[Group]:
     """Stars around a result: each other one just within the declared l2 distance, in each step."""
-    radius = component.query.body.radius
+    radius = component.query.sensitivity.radius
     clamp = component.fitted.recipe.largest
     spacing = grid_steps(component)
     for number in range(groups):

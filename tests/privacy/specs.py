@@ -219,7 +219,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     if kind != "declared":
         axis = int(rng.integers(order))
         contributions = min(contributions, shape[axis] - 1)
-        unit = {"record_axis": axis, "max_contributions": contributions}
+        unit = {"record_dim": axis, "max_contributions": contributions}
         if private:
             unit["adjacency"] = "add-remove-one"
     others = [i for i in range(order) if i != axis]
@@ -276,7 +276,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         if query == "steps":
             steps = shape[0]
             spec["composition"] = {"steps": steps, "steps_are_independent": True}
-        query_section = {"name": "declared", "l2_sensitivity": scale}
+        query_section = {"name": "precomputed", "l2_sensitivity": scale}
     step_shape = answer_shape if steps == 1 else answer_shape[1:] or (1,)
     epsilon = (
         _log_uniform(rng, 0.05, 0.99)
@@ -327,7 +327,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         publish["codec"] = "zstd"
     spec |= {
         "source": {"array": "x", **({} if window is None else {"window": window})},
-        "unit": unit,
+        "privacy_unit": unit,
         "query": query_section,
         "privacy": {"epsilon": epsilon, "delta": _log_uniform(rng, 1e-10, 1e-3)},
         "mechanism": section,

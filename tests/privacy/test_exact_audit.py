@@ -19,7 +19,7 @@ from dpdask.accounting import GaussianProfile
 from dpdask.execution import driver, tasks
 from dpdask.keystream import ReleaseKey
 from dpdask.planning import component_with_directions
-from dpdask.storage import Staging, place_at
+from dpdask.storage import Publisher, open_storage
 from tests.privacy.audit import (
     FINGERPRINT,
     KEY,
@@ -85,8 +85,8 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(
         if mechanism == "udn"
         else {"allocation": "binary", "tau": 0.7, "chosen": [0]}
     )
-    unit = {"record_axis": 0, "l2_clip_norm": 2.5, "max_contributions": 2}
-    data = Subject.of(_spec(tmp_path, unit=unit, query="identity", mechanism=section), file)
+    unit = {"record_dim": 0, "l2_clip_norm": 2.5, "max_contributions": 2}
+    data = Subject.of(_spec(tmp_path, privacy_unit=unit, query="identity", mechanism=section), file)
     plan = data.plan
     assert plan.directions is not None
     first = dataclasses.replace(data, component=plan.directions)
@@ -118,7 +118,7 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(
     [answer] = driver.prepare(
         executor, fixed, plan.directions, lambda _progress: None
     ).answers.values()
-    staging = Staging.of(place_at("memory://directions"), "audit")
+    staging = Publisher.of(open_storage("memory://directions"), "audit")
     noisy = tasks.noisy_answer(
         driver._job(fixed, plan.directions, ReleaseKey(KEY), staging), answer.value
     )
@@ -138,9 +138,9 @@ def test_steps_on_samples(of: str, tmp_path: Path) -> None:
         "sampling": {"rate": 0.3, "of": of},
     }
     unit = {"max_contributions": 2, "adjacency": "add-remove-one"}
-    declared = {"name": "declared", "l2_sensitivity": 2.0}
+    declared = {"name": "precomputed", "l2_sensitivity": 2.0}
     sections = {
-        "unit": unit,
+        "privacy_unit": unit,
         "query": declared,
         "composition": composition,
         "mechanism": "analytic-gaussian",
@@ -173,7 +173,7 @@ def test_long_modes_with_large_offsets(tmp_path: Path) -> None:
     file = _source(tmp_path, (n,))
     spec = _spec(
         tmp_path,
-        query={"name": "declared", "l2_sensitivity": radius * (1 + 1e-12)},
+        query={"name": "precomputed", "l2_sensitivity": radius * (1 + 1e-12)},
         mechanism={
             "name": "imgm",
             "factors": [

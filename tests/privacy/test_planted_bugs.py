@@ -39,7 +39,7 @@ def subject_of(
     spec = {
         "source": {"url": str(folder / name), "array": "x"},
         "output": {"url": f"memory://planted-{name}"},
-        "unit": {"record_axis": 0, "l2_clip_norm": 1.0},
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0},
         "query": "identity",
         "privacy": {"epsilon": 1.0, "delta": 1e-6},
         "mechanism": "analytic-gaussian",
@@ -70,8 +70,8 @@ def with_recipe(subject: Subject, recipe: Any, component: Component | None = Non
     return dataclasses.replace(subject, component=dataclasses.replace(component, fitted=fitted))
 
 
-CLIP = {"unit": {"record_axis": 0, "l2_clip_norm": 1.0}}
-RANGE = {"unit": {"record_axis": 0, "ranges": [[0.0, 1.0]]}}
+CLIP = {"privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0}}
+RANGE = {"privacy_unit": {"record_dim": 0, "ranges": [[0.0, 1.0]]}}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_half_the_sensitivity(query: str, tmp_path: Path) -> None:
     honest = subject_of(tmp_path, query=query)
     assert 0.99 < worst(honest) <= 1
     halved = subject_of(
-        tmp_path, name="other", query=query, unit={"record_axis": 0, "l2_clip_norm": 0.5}
+        tmp_path, name="other", query=query, privacy_unit={"record_dim": 0, "l2_clip_norm": 0.5}
     )
     recipe, loose = halved.component.fitted.recipe, honest.component.fitted
     assert isinstance(recipe, IidRecipe)
@@ -153,10 +153,10 @@ class BlindKey(ReleaseKey):
         super().__init__(KEY)
         self.forgets = forgets
 
-    def travelling(self) -> Any:
+    def to_transferable(self) -> Any:
         return self
 
-    def arrive(self) -> ReleaseKey:
+    def from_transferable(self) -> ReleaseKey:
         return self
 
     def tile(self, *, fingerprint: bytes, component: str, index: Sequence[int]) -> TileStream:
@@ -205,7 +205,9 @@ class FloatRecipe(IidRecipe):
 
 
 def test_float_noise(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, query={"name": "declared", "l2_sensitivity": 1.0}, unit={})
+    subject = subject_of(
+        tmp_path, query={"name": "precomputed", "l2_sensitivity": 1.0}, privacy_unit={}
+    )
     recipe = subject.component.fitted.recipe
     assert isinstance(recipe, IidRecipe)
     broken = with_recipe(subject, FloatRecipe(noise=recipe.noise, grid=recipe.grid))
@@ -245,7 +247,10 @@ def test_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
     every entry.
     """
     subject = subject_of(
-        tmp_path, shape=(400,), query={"name": "declared", "l2_sensitivity": 1.0}, unit={}
+        tmp_path,
+        shape=(400,),
+        query={"name": "precomputed", "l2_sensitivity": 1.0},
+        privacy_unit={},
     )
     assert 0.9 < worst(subject) <= 1
     component = subject.component
@@ -257,9 +262,9 @@ def test_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
 
 def test_whitened_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
     factors = ["identity", {"covariance": (np.eye(6) + 0.5).tolist()}]
-    declared = {"name": "declared", "l2_sensitivity": 1.0}
+    declared = {"name": "precomputed", "l2_sensitivity": 1.0}
     subject = subject_of(
-        tmp_path, query=declared, unit={}, mechanism={"name": "imgm", "factors": factors}
+        tmp_path, query=declared, privacy_unit={}, mechanism={"name": "imgm", "factors": factors}
     )
     recipe, planned = subject.component.fitted.recipe, subject.component.calibrated.noise
     assert isinstance(recipe, KroneckerRecipe)
@@ -270,7 +275,7 @@ def test_whitened_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None
 def test_rank_one_noise_as_its_paper_calibrates_it(tmp_path: Path) -> None:
     """R1SMG Thm 5 is false: its noise is too small for the profile that the same budget needs."""
     subject = subject_of(tmp_path, mechanism="rank-one")
-    recipe, radius = subject.component.fitted.recipe, subject.component.query.body.radius
+    recipe, radius = subject.component.fitted.recipe, subject.component.query.sensitivity.radius
     assert isinstance(recipe, SphericalRecipe)
     assert 0.99 < worst(subject) <= 1
     psi = paper_psi(dimension=math.prod(SHAPE), delta=1e-6)
@@ -303,11 +308,11 @@ def test_a_clip_that_forgets_the_record_axis(mechanism: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize("bound", [{"l2_clip_norm": 1.0}, {"ranges": [[-1.0, 1.0]]}])
 def test_a_wrong_number_of_contributions(query: str, bound: dict[str, Any], tmp_path: Path) -> None:
     honest = subject_of(
-        tmp_path, query=query, unit={"record_axis": 0, "max_contributions": 3, **bound}
+        tmp_path, query=query, privacy_unit={"record_dim": 0, "max_contributions": 3, **bound}
     )
     assert 0.9 < worst(honest, contributions=3) <= 1
     planned_for_one = subject_of(
-        tmp_path, name="other", query=query, unit={"record_axis": 0, **bound}
+        tmp_path, name="other", query=query, privacy_unit={"record_dim": 0, **bound}
     )
     assert worst(planned_for_one) <= 1
     assert worst(planned_for_one, contributions=3) > 1.7
@@ -317,9 +322,9 @@ def test_a_noise_that_depends_on_the_private_number_of_records(tmp_path: Path) -
     """Add-remove-one hides how many records there are: plans for n and n - 1 records must be the
     same but for the source.
     """
-    unit = {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
-    subject = subject_of(tmp_path, query="sum", unit=unit)
-    fewer = subject_of(tmp_path, shape=(7, 6), name="fewer", query="sum", unit=unit)
+    unit = {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
+    subject = subject_of(tmp_path, query="sum", privacy_unit=unit)
+    fewer = subject_of(tmp_path, shape=(7, 6), name="fewer", query="sum", privacy_unit=unit)
     assert same_recipe(subject, fewer)
     recipe = fewer.component.fitted.recipe
     assert isinstance(recipe, IidRecipe)

@@ -22,18 +22,22 @@ from dpdask.noise import DenseFactor, KroneckerNoise, LowRankFactor, ScaledIdent
 from dpdask.privacy import Adjacency
 from dpdask.privatizers import kernels
 from dpdask.privatizers.recipes import Tile
-from dpdask.queries.identity import Declared
+from dpdask.queries.identity import Precomputed
 from dpdask.sensitivity import L2Ball, Origin
 
 KEY = ReleaseKey(bytes(range(32)))
 
 
-def declared(factor: Any, mu: float) -> tuple[Declared, KroneckerNoise, float]:
+def declared(factor: Any, mu: float) -> tuple[Precomputed, KroneckerNoise, float]:
     noise = KroneckerNoise((factor, ScaledIdentity(1)))
-    body = L2Ball(l2=mu * factor.smallest, adjacency=Adjacency.REPLACE_ONE, origin=Origin.DECLARED)
+    sensitivity = L2Ball(
+        l2=mu * factor.smallest, adjacency=Adjacency.REPLACE_ONE, origin=Origin.DECLARED
+    )
     shape = (factor.size, 1)
-    query = Declared(source_shape=shape, answer_shape=shape, body=body, bound=None, norm_bound=None)
-    return query, noise, body.whitened(noise.factors)
+    query = Precomputed(
+        source_shape=shape, answer_shape=shape, sensitivity=sensitivity, bound=None, norm_bound=None
+    )
+    return query, noise, sensitivity.whitened(noise.factors)
 
 
 def distance(
@@ -76,7 +80,7 @@ def test_a_long_low_rank_mode_with_a_large_offset(
     one[:half] = math.floor(fitted.recipe.largest * offset)
     other = one.copy()
     other[half:] = change
-    assert np.linalg.norm(other - one) <= query.body.l2
+    assert np.linalg.norm(other - one) <= query.sensitivity.l2
     real = distance(fitted.recipe, one, other, monkeypatch)
     assert 0.85 * mu < real <= fitted.mu
 
@@ -87,7 +91,7 @@ def test_what_is_verified_is_charged_and_the_cut_is_stated() -> None:
     query, noise, mu = declared(factor, 0.9)
     fitted = query.fit(noise, mu=mu, asked=None)
     assert fitted.mu == mu  # the noise grew instead
-    assert query.describe_bound(fitted)["cut_at"] == fitted.recipe.largest >= 2.0**16
+    assert query.bound_to_dict(fitted)["clamped_at"] == fitted.recipe.largest >= 2.0**16
     assert fitted.recipe.noise.entry_std <= noise.entry_std * 1.01
 
 

@@ -87,8 +87,8 @@ def real_epsilon(
 def stack_spec(space: Workspace, of: str, **changes: Any) -> dict[str, Any]:
     space.source(np.zeros((STEPS, 4)))
     return space.spec(
-        unit={"adjacency": "add-remove-one", "max_contributions": RECORDS},
-        query={"name": "declared", "l2_sensitivity": 1.0},
+        privacy_unit={"adjacency": "add-remove-one", "max_contributions": RECORDS},
+        query={"name": "precomputed", "l2_sensitivity": 1.0},
         privacy={"epsilon": 1.0, "delta": DELTA},
         composition={
             "steps": STEPS,
@@ -226,8 +226,8 @@ def test_the_amplified_rate_is_rounded_up(rate: float, count: int) -> None:
 def test_the_card_says_who_was_sampled_and_verify_computes_the_rate_again(space: Workspace) -> None:
     space.source(np.zeros((4, 3)))
     receipt = space.release(
-        unit={"adjacency": "add-remove-one", "max_contributions": 3},
-        query={"name": "declared", "l2_sensitivity": 1.0},
+        privacy_unit={"adjacency": "add-remove-one", "max_contributions": 3},
+        query={"name": "precomputed", "l2_sensitivity": 1.0},
         composition={
             "steps": 4,
             "steps_are_independent": True,

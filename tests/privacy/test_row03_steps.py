@@ -54,8 +54,8 @@ def neighbours() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 def stack_spec(space: Workspace, **composition: Any) -> dict[str, Any]:
     return space.spec(
-        unit={"adjacency": "add-remove-one"},
-        query={"name": "declared", "l2_sensitivity": CLIP},
+        privacy_unit={"adjacency": "add-remove-one"},
+        query={"name": "precomputed", "l2_sensitivity": CLIP},
         composition={"steps": STEPS, **composition},
     )
 
@@ -104,7 +104,7 @@ def test_the_gradients_flow_passes_the_declaration_on_and_has_none_of_its_own(
     import inspect
 
     from dpdask.flows.gradients import gradient_spec, privatize_gradients
-    from dpdask.spec.release import BudgetSection, OutputSection, SourceSection, UnitSection
+    from dpdask.spec.release import BudgetSection, OutputSection, PrivacyUnitSection, SourceSection
 
     assert (
         inspect.signature(privatize_gradients.fn).parameters["steps_are_independent"].default
@@ -117,7 +117,7 @@ def test_the_gradients_flow_passes_the_declaration_on_and_has_none_of_its_own(
         steps=STEPS,
         steps_are_independent=False,
         sampling=None,
-        unit=UnitSection(adjacency="add-remove-one"),  # type: ignore[arg-type]
+        privacy_unit=PrivacyUnitSection(adjacency="add-remove-one"),  # type: ignore[arg-type]
         source=SourceSection(**space.spec()["source"]),
         output=OutputSection(**space.spec()["output"]),
         budget=BudgetSection(**space.spec()["budget"]),
@@ -141,7 +141,8 @@ def test_the_card_of_a_stack_says_that_its_independence_is_declared(space: Works
 def test_a_single_result_needs_no_declaration(space: Workspace) -> None:
     space.source(np.ones(4))
     space.release(
-        unit={"adjacency": "add-remove-one"}, query={"name": "declared", "l2_sensitivity": CLIP}
+        privacy_unit={"adjacency": "add-remove-one"},
+        query={"name": "precomputed", "l2_sensitivity": CLIP},
     )
     card = verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     assert card.composition.steps_are_independent is None

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from google_crc32c import value as crc32c
 
-from dpdask.errors import ClaimDamaged, StoreError, VerificationFailed
+from dpdask.errors import OutputLockDamaged, StoreError, VerificationFailed
 from dpdask.keystream import ReleaseKey
 from dpdask.planning import component_with_directions, make_plan, recipe_digest
 from dpdask.releases.api import abort, release, resume
@@ -176,7 +176,7 @@ def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: s
     space.source(people(64, 8), chunks=(4, 8))
     (space.folder / STAGING).mkdir()
     (space.folder / STAGING / "release.json").write_text(json.dumps({"release": name}))
-    with pytest.raises(ClaimDamaged, match="damaged"):
+    with pytest.raises(OutputLockDamaged, match="damaged"):
         release(space.spec(**SLOWLY))
     assert space.spent() == 0
 
@@ -191,7 +191,7 @@ def test_a_claim_copied_from_another_output_harms_no_release(space: Workspace) -
     other.mkdir()
     shutil.copy(space.folder / STAGING / "release.json", other / "release.json")
     elsewhere = space.spec(output={"url": str(space.folder / "ledger.db-other.zarr")}, **SLOWLY)
-    with pytest.raises(ClaimDamaged, match="another output"):
+    with pytest.raises(OutputLockDamaged, match="another output"):
         resume(elsewhere)
     assert abort(elsewhere) is None
     assert not other.exists() or not list(other.iterdir())

@@ -22,8 +22,8 @@ from click.testing import CliRunner, Result
 from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.cli import main
 from dpdask.errors import LedgerError
-from dpdask.ledger import Ledger, LedgerHead, ProtectedUnit
-from dpdask.ledger import book as book_module
+from dpdask.ledger import Ledger, LedgerHead, PrivacyUnit
+from dpdask.ledger import ledger as book_module
 from tests.release.conftest import Workspace, people
 from tests.unit.test_ledger import postgres, url  # noqa: F401
 
@@ -93,11 +93,11 @@ def test_row_08_ledger_head_prints_place_and_hash(tmp_path: Path) -> None:
     facts = json.loads(run("--json").stdout)["heads"]
     assert [(fact["dataset"], fact["sequence"]) for fact in facts] == [("people", 2), ("places", 1)]
     assert run("nobody").exit_code == 2
-    record = book.record(fingerprint(1))
+    record = book.entry(fingerprint(1))
     assert record is not None
     assert record.head == head  # of its reservation, however many entries follow
     book.release_key(fingerprint(1))
-    assert book.record(fingerprint(1)).head == head  # type: ignore[union-attr]
+    assert book.entry(fingerprint(1)).head == head  # type: ignore[union-attr]
     assert book.contains("people", head)
 
 
@@ -105,7 +105,7 @@ def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None
     book = Ledger(url)
     for name in ("a", "people", "z"):
         book.open_dataset(name, TOTAL)
-    unit = ProtectedUnit(array=ARRAY, record_axis=0)
+    unit = PrivacyUnit(array=ARRAY, record_axis=0)
     book.reserve("people", fingerprint(0), SMALL, unit)
     for other in ("a", "z"):
         for step in (
@@ -116,7 +116,7 @@ def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None
                 step()
         assert book.state(other).releases == {}
     book.reserve("people", fingerprint(1), SMALL, unit)
-    said = ProtectedUnit(array=ARRAY, record_axis=0, array_in_other_dataset=True)
+    said = PrivacyUnit(array=ARRAY, record_axis=0, array_in_other_dataset=True)
     assert book.reserve("z", fingerprint("z"), SMALL, said).new
     assert book.verify() == 6
     book.close()
@@ -142,9 +142,7 @@ def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
     def reserve(name: str) -> None:
         mine = Ledger(url)
         try:
-            outcomes[name] = mine.reserve(
-                name, fingerprint(name), SMALL, ProtectedUnit(array=ARRAY)
-            )
+            outcomes[name] = mine.reserve(name, fingerprint(name), SMALL, PrivacyUnit(array=ARRAY))
         except LedgerError as error:
             outcomes[name] = error
         mine.close()

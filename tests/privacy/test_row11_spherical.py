@@ -22,9 +22,9 @@ QUERIES: dict[str, dict[str, Any]] = {
     "sum": {"query": "sum"},
     "histogram": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
-        "unit": {"record_axis": 0},
+        "privacy_unit": {"record_dim": 0},
     },
-    "declared": {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
+    "declared": {"query": {"name": "precomputed", "l2_sensitivity": 1.0}, "privacy_unit": {}},
 }
 
 

@@ -22,9 +22,11 @@ from tests.support.forging import rewrite_card
 
 RELEASES: dict[str, dict[str, Any]] = {
     "identity": {},
-    "identity, ranges": {"unit": {"record_axis": 0, "ranges": [-1, 1]}},
-    "identity, many ranges": {"unit": {"record_axis": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4}},
-    "identity, k": {"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 3}},
+    "identity, ranges": {"privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
+    "identity, many ranges": {
+        "privacy_unit": {"record_dim": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4}
+    },
+    "identity, k": {"privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0, "max_contributions": 3}},
     "identity, dense": {
         "mechanism": {
             "name": "imgm",
@@ -34,12 +36,12 @@ RELEASES: dict[str, dict[str, Any]] = {
     "sum": {"query": "sum"},
     "sum, add-remove": {
         "query": "sum",
-        "unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"},
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"},
     },
-    "sum, ranges": {"query": "sum", "unit": {"record_axis": 0, "ranges": [-1, 1]}},
+    "sum, ranges": {"query": "sum", "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
     "sum, directional": {
         "query": "sum",
-        "unit": {"record_axis": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4},
+        "privacy_unit": {"record_dim": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4},
         "mechanism": "directional",
     },
     "mean": {"query": "mean"},
@@ -47,17 +49,17 @@ RELEASES: dict[str, dict[str, Any]] = {
     "covariance, mgm": {"query": "covariance", "mechanism": "mgm"},
     "histogram": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
-        "unit": {"record_axis": 0},
+        "privacy_unit": {"record_dim": 0},
     },
     "histogram, mgm": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
-        "unit": {"record_axis": 0, "max_contributions": 2},
+        "privacy_unit": {"record_dim": 0, "max_contributions": 2},
         "mechanism": "mgm",
     },
-    "declared": {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
+    "declared": {"query": {"name": "precomputed", "l2_sensitivity": 1.0}, "privacy_unit": {}},
     "declared, dense": {
-        "query": {"name": "declared", "l2_sensitivity": 1.0},
-        "unit": {},
+        "query": {"name": "precomputed", "l2_sensitivity": 1.0},
+        "privacy_unit": {},
         "mechanism": {
             "name": "imgm",
             "factors": [{"dense": (np.eye(64) * 3 + 0.1).tolist()}, "identity"],
@@ -133,26 +135,26 @@ def test_noise_that_is_only_a_digest_does_not_verify(space: Workspace) -> None:
 
 TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a looser bound": (
-        lambda card: card["unit"]["bound"].update(norm=2.0),
+        lambda card: card["privacy_unit"]["bound"].update(norm=2.0),
         "smaller than what its bound",
     ),
     "more records per unit": (
-        lambda card: card["unit"].update(max_contributions=2),
+        lambda card: card["privacy_unit"].update(max_contributions=2),
         "records per unit contradict",
     ),
     "other neighbours": (
-        lambda card: card["unit"].update(adjacency="add-remove-one"),
+        lambda card: card["privacy_unit"].update(adjacency="add-remove-one"),
         "other neighbours",
     ),
     "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
     "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
     "another shape": (lambda card: card["query"].update(answer_shape=[64, 9]), "another shape"),
     "no records per unit": (
-        lambda card: card["unit"].update(max_contributions=0),
+        lambda card: card["privacy_unit"].update(max_contributions=0),
         "records per unit|smaller than what",
     ),
     "a bound that was not enforced": (
-        lambda card: card["unit"]["bound"].update(enforced=False),
+        lambda card: card["privacy_unit"]["bound"].update(enforced=False),
         "another bound",
     ),
     "another origin": (
@@ -214,10 +216,10 @@ def test_a_box_that_moves_its_width_to_another_feature_is_found(space: Workspace
     others could be tiny.
     """
     space.source(people(64, 8), chunks=(64, 8))
-    space.release(unit={"record_axis": 0, "ranges": [[0, 1]] * 8}, mechanism="directional")
+    space.release(privacy_unit={"record_dim": 0, "ranges": [[0, 1]] * 8}, mechanism="directional")
 
     def spread(card: dict[str, Any]) -> None:
-        configuration = card["sensitivity"]["body"]["configuration"]
+        configuration = card["sensitivity"]["set"]["configuration"]
         assert len(configuration["widths"]) == 8
         configuration["widths"] = [1e-12] * 7 + [
             float(np.sqrt(np.sum(np.square(configuration["widths"]))))

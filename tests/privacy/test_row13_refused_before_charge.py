@@ -34,11 +34,11 @@ pytestmark = [
 ROWS, COLUMNS = 4, 3
 SUMMED: dict[str, dict[str, Any]] = {
     "sum of clipped records": {"query": "sum"},
-    "sum of clamped records": {"query": "sum", "unit": {"ranges": [-1, 1]}},
+    "sum of clamped records": {"query": "sum", "privacy_unit": {"ranges": [-1, 1]}},
     "sum in several tiles, with a pass over norms": {"query": "sum", "publish": {"chunks": [2]}},
     "covariance": {"query": "covariance"},
     "covariance in several tiles": {"query": "covariance", "publish": {"chunks": [2, 2]}},
-    "histogram": {"query": {"name": "histogram", "edges": [[0, 1, 2], [0, 1]]}, "unit": {}},
+    "histogram": {"query": {"name": "histogram", "edges": [[0, 1, 2], [0, 1]]}, "privacy_unit": {}},
     "sum with spherical noise": {"query": "sum", "mechanism": "k-norm", "accept_uncertified": True},
     "sum with Kronecker noise": {
         "query": "sum",
@@ -48,8 +48,8 @@ SUMMED: dict[str, dict[str, Any]] = {
 
 
 def private(changes: dict[str, Any]) -> dict[str, Any]:
-    bound = changes.get("unit", {"l2_clip_norm": 1.0})
-    return {**changes, "unit": {"adjacency": "add-remove-one", "record_axis": 0, **bound}}
+    bound = changes.get("privacy_unit", {"l2_clip_norm": 1.0})
+    return {**changes, "privacy_unit": {"adjacency": "add-remove-one", "record_dim": 0, **bound}}
 
 
 def matrix(space: Workspace, shape: tuple[int, ...]) -> None:
@@ -115,7 +115,7 @@ EMPTY: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((0, 3), {"query": "mean"}),
     ((0, 3), {"query": "sum"}),
     ((0, 3), {"query": "covariance"}),
-    ((0, 3), {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}}),
+    ((0, 3), {"query": {"name": "precomputed", "l2_sensitivity": 1.0}, "privacy_unit": {}}),
     ((4, 0), private({"query": "sum"})),
     ((0, 0), private({"query": "sum"})),
 ]
@@ -319,11 +319,14 @@ def _a_name_without_room_for_staging(space: Workspace) -> dict[str, Any]:
 
 def _more_bins_than_anything_holds(space: Workspace) -> dict[str, Any]:
     bins = {"name": "histogram", "edges": [{"low": 0, "high": 1, "bins": 10**12}]}
-    return {"query": bins, "unit": {"record_axis": 0}}
+    return {"query": bins, "privacy_unit": {"record_dim": 0}}
 
 
 def _numbers_beyond_float32(space: Workspace) -> dict[str, Any]:
-    return {"unit": {"record_axis": 0, "l2_clip_norm": 1e60}, "noise": {"output_dtype": "float32"}}
+    return {
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1e60},
+        "noise": {"output_dtype": "float32"},
+    }
 
 
 REFUSED = {

@@ -16,7 +16,7 @@ from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.planning import make_plan
 from dpdask.releases.api import resume
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Staging
+from dpdask.storage import Publisher
 from tests.release.conftest import Workspace, people
 
 NAME = "0" * 32
@@ -28,8 +28,8 @@ def test_a_staged_tile_is_created_never_replaced(space: Workspace, url: str) -> 
     plan = make_plan(
         parse_release_spec(space.spec(output={"url": url.format(folder=space.folder)}))
     )
-    staging = Staging.of(plan.output, NAME)
-    staging.begin()
+    staging = Publisher.of(plan.output, NAME)
+    staging.lock_output()
     first, late = np.ones((16, 8)), np.zeros((16, 8))
     entry = staging.put(plan.layout, (0, 0), first)
     assert entry is not None
@@ -51,7 +51,9 @@ def test_a_late_tile_of_another_source_never_gets_into_the_release(space: Worksp
             plan = make_plan(parse_release_spec(spec), resuming=True)
             claim = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
             assert (
-                Staging.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0))
+                Publisher.of(plan.output, claim.name).put(
+                    plan.layout, (2, 0), np.full((16, 8), 7.0)
+                )
                 is not None
             )
 
@@ -67,7 +69,7 @@ def test_a_late_tile_and_a_changed_source_burn_the_release(space: Workspace) -> 
         if progress.stage == "key":
             plan = make_plan(parse_release_spec(spec), resuming=True)
             claim = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
-            Staging.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0))
+            Publisher.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0))
             space.source(people(64, 8, seed=9), chunks=(16, 8))
 
     with pytest.raises(SourceChanged, match="its charge stays"):

@@ -20,7 +20,7 @@ from dpdask.planning import ReleasePlan, make_plan
 from dpdask.releases.api import release
 from dpdask.releases.steps import Receipt
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Staging
+from dpdask.storage import Publisher
 
 KEY = bytes(range(32))
 
@@ -69,7 +69,7 @@ class Workspace:
         base: dict[str, Any] = {
             "source": {"url": str(self.folder / "source.zarr"), "array": "x"},
             "output": {"url": str(self.folder / "out.zarr")},
-            "unit": {"record_axis": 0, "l2_clip_norm": 1.0},
+            "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0},
             "query": "identity",
             "privacy": {"epsilon": 1.0, "delta": 1e-5},
             "mechanism": "analytic-gaussian",
@@ -113,7 +113,7 @@ class Workspace:
         out = np.empty(plan.layout.shape, plan.layout.dtype)
         for index in plan.layout.indices():
             stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(
-                plan.layout.unit
+                plan.layout.write_chunk
             )
             box = plan.layout.box(index)
             out[box] = stored[tuple(slice(0, part.stop - part.start) for part in box)]
@@ -125,10 +125,10 @@ def staged_bytes(
 ) -> dict[str, bytes]:
     """Run every task of a release with a fixed key; what is staged is removed again."""
     plan = dataclasses.replace(plan, fingerprint=fingerprint)
-    staging = Staging.of(plan.output, "fixed")
+    staging = Publisher.of(plan.output, "fixed")
     quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
     try:
-        staging.begin()
+        staging.lock_output()
         with execution.connect(plan.spec.compute, client) as cluster:
             prepared = execution.prepare(cluster, plan, plan.data, quiet)
             key = ReleaseKey(KEY)

@@ -26,7 +26,7 @@ from dpdask.privatizers.recipes import KroneckerRecipe
 from dpdask.releases.api import abort, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Staging, place_at, release_under_way
+from dpdask.storage import Publisher, open_storage, read_output_lock
 from tests.release.conftest import Workspace, people
 
 
@@ -66,8 +66,8 @@ def test_several_records_of_one_unit_may_add_up_under_a_dense_factor(space: Work
     space.source(np.zeros(n))
     dense = np.linalg.inv(np.eye(n) + np.ones((n, n)))
     mechanism = {"name": "imgm", "factors": [{"dense": ((dense + dense.T) / 2).tolist()}]}
-    unit = {"record_axis": 0, "ranges": [0, 1], "max_contributions": n}
-    plan = make_plan(parse_release_spec(space.spec(unit=unit, mechanism=mechanism)))
+    unit = {"record_dim": 0, "ranges": [0, 1], "max_contributions": n}
+    plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit, mechanism=mechanism)))
     [factor] = plan.data.fitted.recipe.noise.factors  # type: ignore[attr-defined]
     real = float(np.linalg.norm(np.linalg.solve(factor.to_dense(), np.ones(n))))
     assert real <= plan.data.calibrated.calibration["mu"] * (1 + 1e-9)
@@ -77,10 +77,12 @@ def test_rounding_counts_every_record_of_a_unit(space: Workspace) -> None:
     """Neighbours that sit on either side of rounding boundaries, in all records of one unit."""
     n = 4000
     space.source(np.zeros((n, 2)), chunks=(n, 2))
-    unit = {"record_axis": 0, "ranges": [[0, 1], [0, 1]], "max_contributions": n}
+    unit = {"record_dim": 0, "ranges": [[0, 1], [0, 1]], "max_contributions": n}
     with pytest.raises(InvalidMechanism, match="not certified"):
-        make_plan(parse_release_spec(space.spec(unit=unit, noise={"steps_per_sigma": 2048})))
-    plan = make_plan(parse_release_spec(space.spec(unit=unit)))
+        make_plan(
+            parse_release_spec(space.spec(privacy_unit=unit, noise={"steps_per_sigma": 2048}))
+        )
+    plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit)))
     recipe = plan.data.fitted.recipe
     assert isinstance(recipe, KroneckerRecipe)
     scale = math.prod(factor.smallest for factor in recipe.noise.factors)
@@ -106,7 +108,7 @@ def test_units_of_different_size_are_not_added_up(space: Workspace) -> None:
     space.release()
     with pytest.raises(LedgerError, match="max_contributions: 1"):
         space.release(
-            unit={"record_axis": 0, "l2_clip_norm": 1.0, "max_contributions": 10},
+            privacy_unit={"record_dim": 0, "l2_clip_norm": 1.0, "max_contributions": 10},
             output={"url": f"{space.folder}/b"},
         )
 
@@ -153,15 +155,15 @@ def test_an_interrupt_just_after_the_charge_can_be_resumed(space: Workspace) -> 
 
 def test_the_staging_of_another_release_is_never_removed(space: Workspace) -> None:
     space.source(people(64, 8), chunks=(16, 8))
-    output = place_at(str(space.folder / "out.zarr"))
+    output = open_storage(str(space.folder / "out.zarr"))
 
     def intrude(progress: Any) -> None:
         if progress.stage == "norms":
-            Staging.of(output, "5" * 32).begin()
+            Publisher.of(output, "5" * 32).lock_output()
 
     with pytest.raises(StoreError, match="another release"):
         space.release(on_progress=intrude, publish={"chunks": [16, 4]})
-    assert release_under_way(output) == "5" * 32
+    assert read_output_lock(output) == "5" * 32
     assert space.spent() == 0
 
 
@@ -188,7 +190,7 @@ def test_declared_results_keep_their_size_whatever_the_factors(
     space.source(np.full((6, 4), 1000.0))
     mechanism = {"name": "imgm", "factors": ["identity", {"diagonal": [scale] * 4}]}
     receipt = space.release(
-        query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, mechanism=mechanism
+        query={"name": "precomputed", "l2_sensitivity": 1.0}, privacy_unit={}, mechanism=mechanism
     )
     assert np.max(np.abs(space.values() - 1000)) < 10 * receipt.card.released.noise_std < 100
     assert receipt.card.grid["high"] > 1e6
@@ -202,10 +204,13 @@ def test_a_replaced_zip_file_is_read_anew(space: Workspace) -> None:
         with zarr.storage.ZipStore(fresh, mode="w") as store:
             zarr.create_array(store, name="x", data=np.full((20, 4), value), chunks=(20, 4))
         os.replace(fresh, path)
-        unit = {"record_axis": 0, "ranges": [0, 10]}
+        unit = {"record_dim": 0, "ranges": [0, 10]}
         url = f"{space.folder}/{out}.zarr"
         space.release(
-            source={"url": str(path), "array": "x"}, unit=unit, privacy=loud, output={"url": url}
+            source={"url": str(path), "array": "x"},
+            privacy_unit=unit,
+            privacy=loud,
+            output={"url": url},
         )
         assert np.max(np.abs(space.values(f"{out}.zarr") - value)) < 1
 
@@ -214,8 +219,8 @@ def test_packed_integers_that_would_saturate_are_refused(space: Workspace) -> No
     space.source(np.full((6, 4), 1000.0))
     with pytest.raises(InvalidSpec, match="cannot hold"):
         space.release(
-            query={"name": "declared", "l2_sensitivity": 1e-6},
-            unit={},
+            query={"name": "precomputed", "l2_sensitivity": 1e-6},
+            privacy_unit={},
             mechanism="k-norm",
             accept_uncertified=True,
             noise={"output_dtype": "int32"},
@@ -244,9 +249,9 @@ def test_an_output_inside_the_source_is_refused(space: Workspace) -> None:
 
 def test_a_range_without_a_grid_point_is_found_by_the_plan(space: Workspace) -> None:
     space.source(people(20, 3))
-    unit = {"record_axis": 0, "ranges": [[0, 1e6], [0, 1], [0.5 + 1e-12, 0.5 + 2e-12]]}
+    unit = {"record_dim": 0, "ranges": [[0, 1e6], [0, 1], [0.5 + 1e-12, 0.5 + 2e-12]]}
     with pytest.raises(Exception, match="no grid point"):
-        make_plan(parse_release_spec(space.spec(query="sum", unit=unit)))
+        make_plan(parse_release_spec(space.spec(query="sum", privacy_unit=unit)))
 
 
 def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -> None:
@@ -271,7 +276,7 @@ def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -
         )  # else the key was gone before the first run asked for it
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
         assert space.left_behind() == ["out.zarr"]
-        place_at(str(space.folder / "out.zarr")).delete()
+        open_storage(str(space.folder / "out.zarr")).delete()
     assert list(space.ledger.state("people").releases.values()) == ["commit"] * 3
 
 
@@ -281,7 +286,7 @@ def test_no_error_plan_or_listing_shows_the_fingerprint(space: Workspace) -> Non
     plan = make_plan(parse_release_spec(space.spec()))
     space.release()
     ledger, profile = space.ledger, plan.guarantee.verified
-    said = [repr(plan.describe()), repr(ledger.state("people").describe())]
+    said = [repr(plan.to_dict()), repr(ledger.state("people").to_dict())]
     for refused in (
         lambda: ledger.reserve("people", plan.fingerprint, profile),
         lambda: ledger.release_key(plan.fingerprint),

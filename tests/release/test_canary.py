@@ -22,7 +22,7 @@ from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Staging
+from dpdask.storage import Publisher
 from tests.release.conftest import Workspace, people
 
 CANARY = 31415926.535897931
@@ -114,8 +114,8 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
     plan = make_plan(parse_release_spec(space.spec()))
     from dpdask.execution.driver import _job
 
-    job = _job(plan, plan.data, ReleaseKey(KEY), Staging.of(plan.output, "name"))
-    sealed = tasks.Sealed(np.array([CANARY]))
+    job = _job(plan, plan.data, ReleaseKey(KEY), Publisher.of(plan.output, "name"))
+    sealed = tasks.Opaque(np.array([CANARY]))
     task = Task("tile", tasks.write_tiles, job, [(0, 0)], 0, sealed, sealed)
     graph = {
         "tile": task,
@@ -151,7 +151,7 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
 
     from dpdask.execution.driver import _job
 
-    job = _job(plan, plan.data, ReleaseKey(KEY), Staging.of(plan.output, "name"))
+    job = _job(plan, plan.data, ReleaseKey(KEY), Publisher.of(plan.output, "name"))
     object.__setattr__(job.fitted, "recipe", Broken())
     with pytest.raises(Exception, match="a task failed") as caught:
         tasks.write_tiles(job, [(0, 0)])
@@ -234,7 +234,7 @@ def test_nothing_published_depends_on_a_private_number_of_records(
     asked = {"name": "histogram", "edges": [[-1, 0, 1]]} if query == "histogram" else query
     for count in (63, 64, 257):
         space.source(people(count), chunks=(16, 8))
-        unit: dict[str, Any] = {"record_axis": 0, "adjacency": "add-remove-one"}
+        unit: dict[str, Any] = {"record_dim": 0, "adjacency": "add-remove-one"}
         if query != "histogram":
             unit["l2_clip_norm"] = 1.0
         for mechanism in (
@@ -242,7 +242,7 @@ def test_nothing_published_depends_on_a_private_number_of_records(
         ):
             url = f"{space.folder}/{mechanism}{count}.zarr"
             receipt = space.release(
-                query=asked, unit=unit, mechanism=mechanism, output={"url": url}
+                query=asked, privacy_unit=unit, mechanism=mechanism, output={"url": url}
             )
             card = receipt.card.model_dump(mode="json")
             for varying in ("release", "reserved_at", "ledger", "manifest"):
@@ -258,14 +258,14 @@ def test_nothing_published_depends_on_a_private_number_of_records(
 @pytest.mark.parametrize(
     "mistake",
     [
-        {"unit": {"record_axis": 2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0}},
-        {"unit": {"record_axis": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3}},
+        {"privacy_unit": {"record_dim": 2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0}},
+        {"privacy_unit": {"record_dim": 0, "adjacency": "add-remove-one", "ranges": [[0, 1]] * 3}},
         {
-            "unit": {
-                "record_axis": 0,
+            "privacy_unit": {
+                "record_dim": 0,
                 "adjacency": "add-remove-one",
                 "ranges": [[0, 1]] * 3,
-                "feature_axis": 0,
+                "feature_dim": 0,
             }
         },
         {"source": {"window": {"axis": 0, "start": 5, "stop": 99_999_999}}},
@@ -285,7 +285,7 @@ def test_no_error_shows_a_private_number_of_records(
     space.source(np.zeros((count, 8), "f4"))
     asked: dict[str, Any] = {
         "query": "sum",
-        "unit": {"record_axis": 0, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
+        "privacy_unit": {"record_dim": 0, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
         **mistake,
     }
     if "source" in mistake:

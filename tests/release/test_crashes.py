@@ -82,7 +82,7 @@ def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace
         assert contents(space.folder / "out.zarr") == whole, stage
         assert space.spent() == charged
         assert (
-            space.ledger.record(next(iter(space.ledger.state("people").releases))).last == "commit"
+            space.ledger.entry(next(iter(space.ledger.state("people").releases))).last == "commit"
         )  # type: ignore[union-attr]
         assert space.left_behind() == ["out.zarr"]
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
@@ -134,10 +134,10 @@ def test_killed_between_claim_and_charge_nothing_is_charged(space: Workspace) ->
     spec = space.write_spec()
     from dpdask.planning import make_plan
     from dpdask.spec import load_release_spec
-    from dpdask.storage import Staging
+    from dpdask.storage import Publisher
 
     plan = make_plan(load_release_spec(spec))
-    assert Staging.of(plan.output, "0123" * 8).begin()
+    assert Publisher.of(plan.output, "0123" * 8).lock_output()
     with pytest.raises(ReleaseError, match="unfinished"):
         space.release()
     assert space.spent() == 0
@@ -194,7 +194,7 @@ def test_abort_destroys_the_key_and_keeps_the_charge(begun: tuple[Workspace, Pat
     assert space.spent() == charged
     with pytest.raises(ReleaseError, match="nothing to abort"):
         abort(spec)
-    record = space.ledger.named(name)
+    record = space.ledger.entry_named(name)
     assert record is not None
     assert record.last == "burn"
     with pytest.raises(ReleaseError, match="edition"):

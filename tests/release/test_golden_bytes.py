@@ -25,29 +25,29 @@ from tests.release.conftest import Workspace, staged_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "bytes.json"
 
-CLIP = {"record_axis": 0, "l2_clip_norm": 1.0}
+CLIP = {"record_dim": 0, "l2_clip_norm": 1.0}
 ANY = {"accept_uncertified": True}
 
 CASES: dict[str, dict[str, Any]] = {
     "identity-clip": {},
     "identity-clip-coarse": {"noise": {"steps_per_sigma": 1024}},
-    "identity-clip-other-axis": {"unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
-    "identity-range": {"unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
+    "identity-clip-other-axis": {"privacy_unit": {"record_dim": 1, "l2_clip_norm": 0.7}},
+    "identity-range": {"privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]}},
     "identity-range-int32": {
-        "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]},
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]},
         "noise": {"output_dtype": "int32"},
     },
     "identity-range-float32": {
-        "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]},
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]},
         "noise": {"output_dtype": "float32"},
     },
     "identity-ranges": {
-        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}
+        "privacy_unit": {"record_dim": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]}
     },
-    "identity-whole-box": {"unit": {"ranges": [-0.3, 0.4]}},
+    "identity-whole-box": {"privacy_unit": {"ranges": [-0.3, 0.4]}},
     "identity-sharded": {"publish": {"chunks": [7, 3], "shards": [14, 6]}},
     "identity-directional": {
-        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
+        "privacy_unit": {"record_dim": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
         "mechanism": {"name": "directional"},
     },
     "identity-mgm": {"mechanism": {"name": "mgm", "weights": [None, [1, 2, 3, 4, 5, 6, 7, 8]]}},
@@ -70,15 +70,15 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "identity-rank-one": {"mechanism": "rank-one", **ANY},
-    "identity-k-norm": {"unit": {"ranges": [-0.3, 0.4]}, "mechanism": "k-norm", **ANY},
+    "identity-k-norm": {"privacy_unit": {"ranges": [-0.3, 0.4]}, "mechanism": "k-norm", **ANY},
     "sum-clip": {"query": "sum"},
-    "sum-clip-other-axis": {"query": "sum", "unit": {"record_axis": 1, "l2_clip_norm": 0.7}},
-    "sum-add-remove": {"query": "sum", "unit": {**CLIP, "adjacency": "add-remove-one"}},
+    "sum-clip-other-axis": {"query": "sum", "privacy_unit": {"record_dim": 1, "l2_clip_norm": 0.7}},
+    "sum-add-remove": {"query": "sum", "privacy_unit": {**CLIP, "adjacency": "add-remove-one"}},
     "sum-ranges": {
         "query": "sum",
-        "unit": {"record_axis": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
+        "privacy_unit": {"record_dim": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
     },
-    "mean-range": {"query": "mean", "unit": {"record_axis": 0, "ranges": [-0.3, 0.4]}},
+    "mean-range": {"query": "mean", "privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]}},
     "mean-kronecker": {
         "query": "mean",
         "mechanism": {"name": "udn", "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
@@ -87,11 +87,11 @@ CASES: dict[str, dict[str, Any]] = {
     "covariance": {"query": "covariance"},
     "covariance-tiles": {"query": "covariance", "publish": {"chunks": [3, 3]}},
     "histogram": {
-        "unit": {"record_axis": 0},
+        "privacy_unit": {"record_dim": 0},
         "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
     },
     "histogram-2d": {
-        "unit": {"record_axis": 0, "max_contributions": 2},
+        "privacy_unit": {"record_dim": 0, "max_contributions": 2},
         "query": {
             "name": "histogram",
             "edges": [[-0.5, 0, 0.5], {"low": -1, "high": 1, "bins": 5}],
@@ -99,25 +99,25 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "histogram-kronecker": {
-        "unit": {"record_axis": 0},
+        "privacy_unit": {"record_dim": 0},
         "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
         "mechanism": {"name": "udn", "weights": [1, 2, 3]},
     },
-    "precomputed": {"unit": {}, "query": {"name": "declared", "l2_sensitivity": 0.5}},
+    "precomputed": {"privacy_unit": {}, "query": {"name": "precomputed", "l2_sensitivity": 0.5}},
     "precomputed-kronecker": {
-        "unit": {},
-        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "privacy_unit": {},
+        "query": {"name": "precomputed", "l2_sensitivity": 0.5},
         "mechanism": {"name": "udn", "axis": 1, "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "precomputed-rank-one": {
-        "unit": {},
-        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "privacy_unit": {},
+        "query": {"name": "precomputed", "l2_sensitivity": 0.5},
         "mechanism": "rank-one",
         **ANY,
     },
     "precomputed-steps": {
-        "unit": {},
-        "query": {"name": "declared", "l2_sensitivity": 0.5},
+        "privacy_unit": {},
+        "query": {"name": "precomputed", "l2_sensitivity": 0.5},
         "composition": {"steps": 60, "steps_are_independent": True},
     },
 }
@@ -156,7 +156,9 @@ def test_released_bytes_are_those_of_the_golden_file(space: Workspace, case: str
 
 def test_another_clip_norm_gives_other_bytes(space: Workspace) -> None:
     _source(space)
-    changed = make_plan(parse_release_spec(space.spec(unit={**CLIP, "l2_clip_norm": 1.0000001})))
+    changed = make_plan(
+        parse_release_spec(space.spec(privacy_unit={**CLIP, "l2_clip_norm": 1.0000001}))
+    )
     assert (
         _digest(staged_bytes(changed)) != json.loads(GOLDEN.read_text())["identity-clip"]["bound"]
     )

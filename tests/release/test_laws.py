@@ -47,11 +47,11 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "udn": {"mechanism": {"name": "udn", "axis": 1, "weights": np.linspace(1, 9, 60).tolist()}},
     "idn": {
         "mechanism": {"name": "idn", "axis": 1, "weights": np.linspace(1, 9, 60).tolist()},
-        "unit": {"ranges": [-1, 1]},
+        "privacy_unit": {"ranges": [-1, 1]},
     },
     "directional": {
         "mechanism": {"name": "directional", "weights": np.linspace(1, 9, 60).tolist()},
-        "unit": {"record_axis": 0, "ranges": [-1, 1]},
+        "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]},
     },
 }
 COLOURED: dict[str, dict[str, Any]] = {
@@ -105,7 +105,7 @@ def noise_of(plan: ReleasePlan, fingerprint: str = "ab" * 32) -> np.ndarray[Any,
     for index in plan.layout.indices():
         out[plan.layout.box(index)] = np.frombuffer(
             found[plan.layout.key(index)][:-4], plan.layout.dtype
-        ).reshape(plan.layout.unit)
+        ).reshape(plan.layout.write_chunk)
     return out
 
 
@@ -223,7 +223,9 @@ def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> No
     out = np.empty(plan.layout.shape)
     for index in plan.layout.indices():
         box = plan.layout.box(index)
-        whole = np.frombuffer(found[plan.layout.key(index)][:-4], "f8").reshape(plan.layout.unit)
+        whole = np.frombuffer(found[plan.layout.key(index)][:-4], "f8").reshape(
+            plan.layout.write_chunk
+        )
         out[box] = whole[tuple(slice(0, part.stop - part.start) for part in box)]
     z = out / (plan.data.fitted.recipe.noise.entry_std / plan.data.query.divisor)
     if query == "covariance":

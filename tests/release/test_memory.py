@@ -29,7 +29,7 @@ print(int(peak[0].split()[1]) * 1024)
 
 
 def planned(spec: dict[str, Any]) -> int:
-    return int(make_plan(parse_release_spec(spec)).describe()["peak_bytes_per_worker"])
+    return int(make_plan(parse_release_spec(spec)).to_dict()["peak_bytes_per_worker"])
 
 
 @pytest.mark.slow
@@ -74,9 +74,13 @@ def test_a_small_source_needs_little(space: Workspace) -> None:
 
 def test_a_refusal_for_memory_does_not_tell_a_private_count(space: Workspace) -> None:
     space.source(people(60))
-    unit = {"adjacency": "add-remove-one", "record_axis": 0, "l2_clip_norm": 1.0}
+    unit = {"adjacency": "add-remove-one", "record_dim": 0, "l2_clip_norm": 1.0}
     with pytest.raises(InvalidSpec) as refused:
-        make_plan(parse_release_spec(space.spec(query="sum", unit=unit, compute={"memory": 10**8})))
+        make_plan(
+            parse_release_spec(
+                space.spec(query="sum", privacy_unit=unit, compute={"memory": 10**8})
+            )
+        )
     assert "more than the 0.1 GB allowed" in str(refused.value)
     assert "60" not in str(refused.value)
 
@@ -94,7 +98,9 @@ def test_missing_chunks_are_the_fill_value_whatever_was_read_before(space: Works
         fill_value=0.25,
     )
     array[:40] = 0.5
-    unit = {"record_axis": 0, "ranges": [0, 1]}
-    space.release(unit=unit, privacy={"epsilon": 9e4, "delta": 1e-2}, compute={"threads": 1})
+    unit = {"record_dim": 0, "ranges": [0, 1]}
+    space.release(
+        privacy_unit=unit, privacy={"epsilon": 9e4, "delta": 1e-2}, compute={"threads": 1}
+    )
     expected = np.where(np.arange(80)[:, None] < 40, 0.5, 0.25)
     assert math.isclose(float(np.max(np.abs(space.values() - expected))), 0, abs_tol=0.05)

@@ -63,7 +63,7 @@ def test_what_is_published_is_not_concluded_for_another_spec(space: Workspace) -
 def test_the_axis_of_the_units_is_compared_however_the_array_is_spelled(space: Workspace) -> None:
     space.source(people())
     space.release(query="mean")
-    across = {"record_axis": 1, "l2_clip_norm": 1.0}
+    across = {"record_dim": 1, "l2_clip_norm": 1.0}
     file = space.folder / "source.zarr"
     for source in (
         {"url": f"{file}/x"},
@@ -72,7 +72,10 @@ def test_the_axis_of_the_units_is_compared_however_the_array_is_spelled(space: W
     ):
         with pytest.raises(LedgerError, match="units along axis 0 of this array"):
             space.release(
-                query="mean", source=source, unit=across, output={"url": f"{space.folder}/b.zarr"}
+                query="mean",
+                source=source,
+                privacy_unit=across,
+                output={"url": f"{space.folder}/b.zarr"},
             )
 
 
@@ -81,9 +84,11 @@ def test_very_many_contributions_are_refused_or_released_never_charged_in_vain(
 ) -> None:
     space.source(people(4, 2))
     for number, many in enumerate((2**30, 2**62)):
-        unit = {"record_axis": 0, "ranges": [0, 1], "max_contributions": many}
+        unit = {"record_dim": 0, "ranges": [0, 1], "max_contributions": many}
         space.ledger.open_dataset(f"d{number}", PrivacyBudget(epsilon=2.0, delta=1e-4))
-        spec = space.spec(query="sum", unit=unit, output={"url": f"{space.folder}/{number}.zarr"})
+        spec = space.spec(
+            query="sum", privacy_unit=unit, output={"url": f"{space.folder}/{number}.zarr"}
+        )
         spec["budget"]["dataset"] = f"d{number}"
         try:
             release(spec)
@@ -122,5 +127,5 @@ def test_a_name_that_is_no_name_aborts_nothing(space: Workspace, name: str) -> N
 def test_a_histograms_card_names_the_axis_of_its_records(space: Workspace) -> None:
     space.source(np.random.default_rng(0).uniform(size=(3, 200)))
     query = {"name": "histogram", "edges": [[0.0, 0.5, 1.0]], "columns": [1]}
-    card = space.release(query=query, unit={"record_axis": 1}).card
-    assert card.unit.record_axis == 1
+    card = space.release(query=query, privacy_unit={"record_dim": 1}).card
+    assert card.privacy_unit.record_dim == 1

@@ -16,7 +16,7 @@ from dpdask.releases.api import release, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
-from dpdask.spec.release import QUERIES, UnitSection
+from dpdask.spec.release import QUERIES, PrivacyUnitSection
 from tests.release.conftest import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
@@ -41,7 +41,7 @@ def test_identity_clips_records_that_span_chunks(
 ) -> None:
     x = np.random.default_rng(3).standard_normal((4, 5, 6))
     space.source(x, chunks=chunks)
-    receipt = space.release(unit={"record_axis": axis, "l2_clip_norm": 2.5}, privacy=LOUD)
+    receipt = space.release(privacy_unit={"record_dim": axis, "l2_clip_norm": 2.5}, privacy=LOUD)
     near(space.values(), clipped(x, 2.5, axis), receipt.card.released.noise_std)
 
 
@@ -49,7 +49,7 @@ def test_identity_clamps_each_feature_to_its_range(space: Workspace) -> None:
     x = people() * 10
     space.source(x, chunks=(13, 3))
     ranges = [[-0.1 * (i + 1), 0.2 * (i + 1)] for i in range(8)]
-    receipt = space.release(unit={"record_axis": 0, "ranges": ranges}, privacy=LOUD)
+    receipt = space.release(privacy_unit={"record_dim": 0, "ranges": ranges}, privacy=LOUD)
     bounds = np.array(ranges)
     near(space.values(), np.clip(x, bounds[:, 0], bounds[:, 1]), receipt.card.released.noise_std)
 
@@ -61,16 +61,16 @@ def test_sum_adds_clipped_records(
 ) -> None:
     x = people() + 0.3
     space.source(x, chunks=chunks)
-    unit = {"record_axis": 0, "l2_clip_norm": 0.9, "adjacency": adjacency}
-    receipt = space.release(unit=unit, query="sum", privacy=LOUD, publish={"chunks": [5]})
+    unit = {"record_dim": 0, "l2_clip_norm": 0.9, "adjacency": adjacency}
+    receipt = space.release(privacy_unit=unit, query="sum", privacy=LOUD, publish={"chunks": [5]})
     near(space.values(), clipped(x, 0.9).sum(axis=0), receipt.card.released.noise_std)
 
 
 def test_sum_clamps_ranges_along_the_other_axis(space: Workspace) -> None:
     x = people().T.copy() + 0.5  # records along axis 1
     space.source(x, chunks=(3, 17))
-    unit = {"record_axis": 1, "ranges": [[0.0, 0.1 * (i + 1)] for i in range(8)]}
-    receipt = space.release(unit=unit, query="sum", privacy=LOUD)
+    unit = {"record_dim": 1, "ranges": [[0.0, 0.1 * (i + 1)] for i in range(8)]}
+    receipt = space.release(privacy_unit=unit, query="sum", privacy=LOUD)
     highs = 0.1 * (np.arange(8) + 1)[:, None]
     near(space.values(), np.clip(x, 0, highs).sum(axis=1), receipt.card.released.noise_std)
 
@@ -79,7 +79,7 @@ def test_mean_divides_by_the_public_number_of_records(space: Workspace) -> None:
     x = people() + 1
     space.source(x, chunks=(16, 8))
     receipt = space.release(
-        unit={"record_axis": 0, "l2_clip_norm": 5.0}, query="mean", privacy=LOUD
+        privacy_unit={"record_dim": 0, "l2_clip_norm": 5.0}, query="mean", privacy=LOUD
     )
     near(space.values(), x.mean(axis=0), receipt.card.released.noise_std)
     assert receipt.card.query["divisor"] == 60
@@ -93,8 +93,8 @@ def test_covariance_is_symmetric_and_chunked_both_ways(
     x = people() + 0.5
     space.source(x if axis == 0 else x.T.copy(), chunks=(11, 5) if axis == 0 else (5, 11))
     publish = {} if chunks is None else {"chunks": chunks}
-    unit = {"record_axis": axis, "l2_clip_norm": 1.5}
-    receipt = space.release(unit=unit, query="covariance", privacy=LOUD, publish=publish)
+    unit = {"record_dim": axis, "l2_clip_norm": 1.5}
+    receipt = space.release(privacy_unit=unit, query="covariance", privacy=LOUD, publish=publish)
     bounded = clipped(x, 1.5)
     near(space.values(), bounded.T @ bounded / 60, receipt.card.released.noise_std)
     assert np.array_equal(space.values(), space.values().T)
@@ -106,7 +106,7 @@ def test_histogram_counts_records_in_public_bins(space: Workspace) -> None:
     edges = [[-1.0, 0.0, 0.5, 1.0], [-1.0, 0.0, 1.0]]
     query = {"name": "histogram", "edges": edges, "columns": [0, 2]}
     receipt = space.release(
-        unit={"record_axis": 0}, query=query, privacy=LOUD, publish={"chunks": [2, 1]}
+        privacy_unit={"record_dim": 0}, query=query, privacy=LOUD, publish={"chunks": [2, 1]}
     )
     wanted = np.histogramdd(x[:5000, [0, 2]], bins=[np.array(row) for row in edges])[0]
     assert np.max(np.abs(space.values() - wanted)) < 8 * receipt.card.released.noise_std < 1
@@ -116,11 +116,11 @@ def test_declared_results_are_released_as_they_are(space: Workspace) -> None:
     x = people() * 100
     space.source(x)
     receipt = space.release(
-        query={"name": "declared", "l2_sensitivity": 1.0}, unit={}, privacy=LOUD
+        query={"name": "precomputed", "l2_sensitivity": 1.0}, privacy_unit={}, privacy=LOUD
     )
     near(space.values(), x, receipt.card.released.noise_std)
     assert receipt.card.sensitivity.origin == "declared"
-    assert receipt.card.unit.bound["enforced"] is False
+    assert receipt.card.privacy_unit.bound["enforced"] is False
 
 
 def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace) -> None:
@@ -128,11 +128,11 @@ def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace
     x = np.ones((1000, 1000))
     x[0, 0] = 1e9
     space.source(x)
-    spec = space.spec(query={"name": "declared", "l2_sensitivity": 1e-7}, unit={})
-    facts = make_plan(parse_release_spec(spec)).describe()
+    spec = space.spec(query={"name": "precomputed", "l2_sensitivity": 1e-7}, privacy_unit={})
+    facts = make_plan(parse_release_spec(spec)).to_dict()
     receipt = release(spec)
-    assert receipt.card.unit.bound == facts["bound"]
-    cut = facts["bound"]["cut_at"]
+    assert receipt.card.privacy_unit.bound == facts["bound"]
+    cut = facts["bound"]["clamped_at"]
     assert cut > 2e8 * 1e-7
     found = space.values()
     near(found[1:], x[1:], receipt.card.released.noise_std)
@@ -173,7 +173,7 @@ def test_rounding_a_hundred_thousand_records_does_not_show(
     """All are cut the same way: on the noise's own grid that would be many times the noise."""
     count = 100_000
     space.source(np.full((count, 2), 1.0), chunks=(25_000, 2))
-    spec = space.spec(query=query, unit={"record_axis": 0, "adjacency": adjacency, **unit})
+    spec = space.spec(query=query, privacy_unit={"record_dim": 0, "adjacency": adjacency, **unit})
     plan = make_plan(parse_release_spec(spec))
     answers = plan.data.query.partial(  # type: ignore[attr-defined]
         plan.source,
@@ -187,17 +187,17 @@ def test_rounding_a_hundred_thousand_records_does_not_show(
     error = float(np.max(np.abs(plan.data.fitted.answer(answers) - exact)))
     std = plan.data.fitted.recipe.noise.entry_std
     assert error < 0.1 * std
-    assert error <= plan.data.query.bias(plan.data.fitted) + plan.data.fitted.unit  # type: ignore[attr-defined]
+    assert error <= plan.data.query.bias(plan.data.fitted) + plan.data.fitted.answer_step  # type: ignore[attr-defined]
     assert plan.warnings == () or query == "covariance"
 
 
 def test_a_one_dimensional_source_has_scalar_records(space: Workspace) -> None:
     x = np.linspace(-3, 3, 50)
     space.source(x, chunks=(7,))
-    receipt = space.release(unit={"record_axis": 0, "ranges": [-2, 2]}, privacy=LOUD)
+    receipt = space.release(privacy_unit={"record_dim": 0, "ranges": [-2, 2]}, privacy=LOUD)
     near(space.values(), np.clip(x, -2, 2), receipt.card.released.noise_std)
     space.release(
-        unit={"record_axis": 0, "ranges": [-2, 2]},
+        privacy_unit={"record_dim": 0, "ranges": [-2, 2]},
         query="sum",
         privacy=LOUD,
         output={"url": f"{space.folder}/s"},
@@ -211,7 +211,7 @@ def test_integer_sources_and_missing_chunks_are_read_as_everywhere(space: Worksp
         x[:20] = 3
         space.source(x, chunks=(10, 4))  # all-fill chunks are not stored
         receipt = space.release(
-            unit={"record_axis": 0, "ranges": [0, 9]},
+            privacy_unit={"record_dim": 0, "ranges": [0, 9]},
             privacy=LOUD,
             output={"url": f"{space.folder}/{dtype.strip('>')}.zarr"},
         )
@@ -239,7 +239,7 @@ SENSITIVITIES: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
     ("identity", {"l2_clip_norm": 3.0}, {}, 6.0),
     ("identity", {"l2_clip_norm": 3.0, "max_contributions": 4}, {}, 12.0),
     ("identity", {"ranges": [-1, 2]}, {}, 3 * np.sqrt(8)),
-    ("identity", {"ranges": [-1, 2], "record_axis": None}, {}, 3 * np.sqrt(480)),
+    ("identity", {"ranges": [-1, 2], "record_dim": None}, {}, 3 * np.sqrt(480)),
     ("sum", {"l2_clip_norm": 3.0}, {}, 6.0),
     ("sum", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 3.0),
     ("sum", {"l2_clip_norm": 3.0, "max_contributions": 5}, {}, 30.0),
@@ -264,9 +264,9 @@ def test_sensitivities_are_those_of_the_table(
 ) -> None:
     section = QUERIES[name](name=name, **query)
     built = build_query(
-        section, UnitSection(**{"record_axis": 0, **unit}), (60, 8), CompositionSection()
+        section, PrivacyUnitSection(**{"record_dim": 0, **unit}), (60, 8), CompositionSection()
     )  # type: ignore[arg-type]
-    assert built.body.radius == pytest.approx(wanted, rel=1e-12)
+    assert built.sensitivity.radius == pytest.approx(wanted, rel=1e-12)
 
 
 def neighbours_reach(
@@ -281,7 +281,9 @@ def neighbours_reach(
         for x in (before, after):
             space.source(np.asarray(x, dtype=float))
             spec = parse_release_spec(
-                space.spec(query=query, unit=unit, output={"url": f"{space.folder}/never.zarr"})
+                space.spec(
+                    query=query, privacy_unit=unit, output={"url": f"{space.folder}/never.zarr"}
+                )
             )
             plan = make_plan(spec)
             query_, fitted = plan.data.query, plan.data.fitted
@@ -292,7 +294,8 @@ def neighbours_reach(
             fitted.recipe.noise.entry_std / plan.data.calibrated.noise.entry_std
         )  # to cover rounding
         worst = max(
-            worst, float(np.linalg.norm(answers[0] - answers[1])) / query_.body.radius / grown
+            worst,
+            float(np.linalg.norm(answers[0] - answers[1])) / query_.sensitivity.radius / grown,
         )
     return worst
 
@@ -313,58 +316,66 @@ def test_exact_answers_of_neighbours_never_pass_the_sensitivity(space: Workspace
             before[7], after[7] = first, second
             pairs.append((before, after))
     for query, unit in [
-        ("sum", {"record_axis": 0, "l2_clip_norm": 0.7}),
-        ("sum", {"record_axis": 0, "ranges": [-0.3, 0.4]}),
-        ("covariance", {"record_axis": 0, "l2_clip_norm": 0.7}),
+        ("sum", {"record_dim": 0, "l2_clip_norm": 0.7}),
+        ("sum", {"record_dim": 0, "ranges": [-0.3, 0.4]}),
+        ("covariance", {"record_dim": 0, "l2_clip_norm": 0.7}),
     ]:
         reach = neighbours_reach(space, query, unit, pairs)
         assert 0.5 < reach <= 1 + 1e-12
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"unit": {"record_axis": 5, "l2_clip_norm": 1.0}}, InvalidSensitivity, "record_axis=5"),
-    ({"unit": {"l2_clip_norm": 1.0}}, InvalidSensitivity, "unit.record_axis"),
-    ({"unit": {"record_axis": 0}}, InvalidSensitivity, "exactly one"),
-    ({"unit": {"record_axis": 0, "l2_clip_norm": -1.0}}, InvalidSensitivity, "l2_clip_norm=-1"),
+    ({"privacy_unit": {"record_dim": 5, "l2_clip_norm": 1.0}}, InvalidSensitivity, "record_dim=5"),
+    ({"privacy_unit": {"l2_clip_norm": 1.0}}, InvalidSensitivity, "privacy_unit.record_dim"),
+    ({"privacy_unit": {"record_dim": 0}}, InvalidSensitivity, "exactly one"),
     (
-        {"unit": {"record_axis": 0, "ranges": [[0, 1]] * 3}},
+        {"privacy_unit": {"record_dim": 0, "l2_clip_norm": -1.0}},
+        InvalidSensitivity,
+        "l2_clip_norm=-1",
+    ),
+    (
+        {"privacy_unit": {"record_dim": 0, "ranges": [[0, 1]] * 3}},
         InvalidSensitivity,
         "3 ranges do not fit",
     ),
-    ({"unit": {"record_axis": 0, "ranges": [1, 0]}}, InvalidSensitivity, "empty or unbounded"),
     (
-        {"unit": {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}},
+        {"privacy_unit": {"record_dim": 0, "ranges": [1, 0]}},
+        InvalidSensitivity,
+        "empty or unbounded",
+    ),
+    (
+        {"privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}},
         InvalidSensitivity,
         "add-remove-one",
     ),
     (
         {
-            "unit": {"record_axis": 0, "l2_clip_norm": 1, "adjacency": "add-remove-one"},
+            "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1, "adjacency": "add-remove-one"},
             "query": "mean",
         },
         InvalidSensitivity,
         "sum",
     ),
     (
-        {"unit": {"record_axis": 0, "ranges": [0, 1]}, "query": "covariance"},
+        {"privacy_unit": {"record_dim": 0, "ranges": [0, 1]}, "query": "covariance"},
         InvalidSensitivity,
         "l2_clip_norm",
     ),
     (
-        {"query": {"name": "histogram", "edges": [[1, 0]]}, "unit": {"record_axis": 0}},
+        {"query": {"name": "histogram", "edges": [[1, 0]]}, "privacy_unit": {"record_dim": 0}},
         InvalidSpec,
         "increasing",
     ),
     (
         {
             "query": {"name": "histogram", "edges": [[0, 1]], "columns": [9]},
-            "unit": {"record_axis": 0},
+            "privacy_unit": {"record_dim": 0},
         },
         InvalidSpec,
         "columns",
     ),
     (
-        {"query": {"name": "declared", "l2_sensitivity": 1.0}},
+        {"query": {"name": "precomputed", "l2_sensitivity": 1.0}},
         InvalidSensitivity,
         "no records any more",
     ),
@@ -374,7 +385,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "not certified",
     ),
     ({"noise": {"output_dtype": "int32"}, "mechanism": "mgm"}, InvalidSpec, "one grid for all"),
-    ({"composition": {"steps": 3}}, InvalidSpec, "declared"),
+    ({"composition": {"steps": 3}}, InvalidSpec, "precomputed"),
     ({"publish": {"chunks": [3]}}, InvalidSpec, "do not fit"),
     ({"publish": {"chunks": [4, 4], "shards": [6, 8]}}, InvalidSpec, "multiple"),
     ({"publish": {"dimension_names": ["a"]}}, InvalidSpec, "do not fit"),
@@ -426,13 +437,13 @@ def test_directions_from_a_dp_covariance_are_found_once_and_charged(
     def watch(progress: Any) -> None:
         if progress.stage == "tiles" and not seen:
             [release] = space.ledger.state("people").releases
-            seen.append(json.loads(space.ledger.settled(release, "directions") or ""))
+            seen.append(json.loads(space.ledger.get_once(release, "directions") or ""))
             raise KeyboardInterrupt
 
     changes: dict[str, Any] = {
         "mechanism": asked,
         "privacy": LOUD,
-        "unit": {"record_axis": 0, "l2_clip_norm": 3.0},
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 3.0},
     }
     with pytest.raises(KeyboardInterrupt):
         space.release(on_progress=watch, **changes)
@@ -451,6 +462,6 @@ def test_directions_from_a_dp_covariance_need_clipped_records(space: Workspace) 
     space.source(people(40, 6))
     asked = {"name": "udn", "axis": 1, "directions": {"from": "dp-covariance"}}
     with pytest.raises(InvalidMechanism, match="public directions"):
-        space.release(mechanism=asked, unit={"record_axis": 0, "ranges": [-1, 1]})
+        space.release(mechanism=asked, privacy_unit={"record_dim": 0, "ranges": [-1, 1]})
     with pytest.raises(InvalidMechanism, match="axis: 1"):
         space.release(mechanism={**asked, "axis": 0})

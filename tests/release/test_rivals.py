@@ -26,8 +26,8 @@ from dpdask.releases import steps as stages
 from dpdask.releases.api import abort, abort_named, release, release_run, resume
 from dpdask.releases.verify import published_card, read_card, verify_release
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Place, Staging, place_at
-from dpdask.storage.local import LocalPlace
+from dpdask.storage import Publisher, Storage, open_storage
+from dpdask.storage.local import LocalStorage
 from tests.release.conftest import Workspace
 
 LOUD, QUIET = {"epsilon": 50.0, "delta": 1e-5}, {"epsilon": 0.1, "delta": 1e-5}
@@ -148,7 +148,7 @@ def test_an_output_that_appears_while_a_release_prepares_is_refused_before_the_c
 def test_on_an_object_store_no_chunk_is_written_over_another(space: Workspace) -> None:
     zeros(space)
     plan = make_plan(parse_release_spec(space.spec(output={"url": "memory://over/out.zarr"})))
-    first, second = (Staging.of(plan.output, name) for name in ("a", "b"))
+    first, second = (Publisher.of(plan.output, name) for name in ("a", "b"))
     block = np.ones((2, 64))
     first.put(plan.layout, (0, 0), block)
     assert first.put(plan.layout, (0, 0), block) == first.put(
@@ -165,11 +165,11 @@ def test_on_an_object_store_no_chunk_is_written_over_another(space: Workspace) -
 @pytest.mark.parametrize(
     ("url", "moment", "published"),
     [
-        ("{folder}/out.zarr", (Staging, "make_ready"), False),
-        ("{folder}/out.zarr", (LocalPlace, "move_to"), False),
-        ("memory://either-1/out.zarr", (Staging, "check_alone"), False),
-        ("memory://either-2/out.zarr", (Staging, "make_ready"), True),
-        ("memory://either-3/out.zarr", (Staging, "publish"), True),
+        ("{folder}/out.zarr", (Publisher, "ready"), False),
+        ("{folder}/out.zarr", (LocalStorage, "move_to"), False),
+        ("memory://either-1/out.zarr", (Publisher, "check_no_foreign_objects"), False),
+        ("memory://either-2/out.zarr", (Publisher, "ready"), True),
+        ("memory://either-3/out.zarr", (Publisher, "publish"), True),
     ],
 )
 def test_a_release_is_either_published_or_aborted(
@@ -211,7 +211,7 @@ def test_a_release_is_either_published_or_aborted(
         "commit" if published else "burn"
     ]
     if url.startswith("memory"):
-        place_at(url).delete()
+        open_storage(url).delete()
     else:
         assert space.left_behind() == []
 
@@ -220,8 +220,8 @@ def steps(space: Workspace) -> list[str]:
     return list(space.ledger.state("people").releases.values())
 
 
-def staging_of(spec: dict[str, Any]) -> Place:
-    return place_at(spec["output"]["url"]).beside(".dpdask-staging")
+def staging_of(spec: dict[str, Any]) -> Storage:
+    return open_storage(spec["output"]["url"]).beside(".dpdask-staging")
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -234,7 +234,7 @@ def anywhere(request: pytest.FixtureRequest, space: Workspace) -> Iterator[dict[
     )
     zeros(space)
     yield {"url": url}
-    for place in (place_at(url), place_at(url).beside(".dpdask-staging")):
+    for place in (open_storage(url), open_storage(url).beside(".dpdask-staging")):
         place.delete()
 
 
@@ -304,7 +304,7 @@ def test_a_claim_aborted_before_its_charge_is_not_written_for(
     with pytest.raises(ReleaseError, match="aborted while it was being charged"):
         release(spec)
     assert steps(space) == ["burn"]
-    assert not place_at(anywhere["url"]).occupied()
+    assert not open_storage(anywhere["url"]).occupied()
     assert not staging_of(spec).occupied()
 
 
@@ -321,7 +321,7 @@ def test_a_live_driver_that_is_aborted_leaves_nothing_and_blocks_nobody(
 
     with pytest.raises(ReleaseError):
         release(loud, on_progress=give_up)
-    assert not place_at(anywhere["url"]).occupied()
+    assert not open_storage(anywhere["url"]).occupied()
     assert not staging_of(loud).occupied()
     space.release(privacy=QUIET, output=anywhere)
     verify_release(anywhere["url"], ledger=space.ledger)
@@ -350,7 +350,7 @@ def test_strays_of_an_aborted_driver_are_not_published(
                 # certainly do
             ):
                 time.sleep(0.1)
-                place_at(output["url"]).delete()
+                open_storage(output["url"]).delete()
             with contextlib.suppress(KeyboardInterrupt), release_run(quiet) as run:
                 for step in (run.prepare, run.reserve, run.write, run.verify):
                     step()
@@ -360,9 +360,9 @@ def test_strays_of_an_aborted_driver_are_not_published(
         release(loud, on_progress=swap)
     with pytest.raises(StoreError, match="not of this release"):
         resume(quiet)
-    assert published_card(place_at(output["url"])) is None
+    assert published_card(open_storage(output["url"])) is None
     abort(quiet)
-    assert not place_at(output["url"]).occupied()
+    assert not open_storage(output["url"]).occupied()
     assert steps(space) == ["burn", "burn"]
 
 
@@ -372,24 +372,24 @@ def test_late_metadata_never_replaces_what_is_published(
     zeros(space)
     output = {"url": "memory://late/out.zarr"}
     loud = space.spec(privacy=LOUD, output=output)
-    make_ready, once = Staging.make_ready, []
+    ready, once = Publisher.ready, []
 
-    def late(self: Staging, documents: dict[str, bytes], keys: set[str]) -> None:
+    def late(self: Publisher, documents: dict[str, bytes], keys: set[str]) -> None:
         if not once:
             once.append(1)
             [record] = space.ledger.open_releases("")
             space.ledger.burn(record.release, "as if it had been aborted in time", invisible=True)
-            Staging.of(place_at(output["url"]), record.name).discard()
+            Publisher.of(open_storage(output["url"]), record.name).discard()
             release(space.spec(privacy=QUIET, output=output, publish={"chunks": [32, 64]}))
-        make_ready(self, documents, keys)
+        ready(self, documents, keys)
 
-    monkeypatch.setattr(Staging, "make_ready", late)
+    monkeypatch.setattr(Publisher, "ready", late)
     with pytest.raises(StoreError, match="not of this release"):
         release(loud)
     assert verify_release(output["url"], ledger=space.ledger).guarantee.claimed.epsilon == 0.1
-    plain = zarr.open_array(place_at(output["url"]).zarr_store(), path="data", mode="r")
+    plain = zarr.open_array(open_storage(output["url"]).zarr_store(), path="data", mode="r")
     assert is_quiet(np.asarray(plain[...]))
-    place_at(output["url"]).delete()
+    open_storage(output["url"]).delete()
 
 
 @pytest.mark.parametrize("lost", ["work", "staging"])
@@ -432,8 +432,8 @@ def test_a_claim_of_a_killed_driver_does_not_own_what_appears_at_the_output(
 ) -> None:
     zeros(space)
     spec = space.spec(output={"url": "memory://precious/out.zarr"})
-    place = place_at("memory://precious/out.zarr")
-    Staging.of(place, "ab" * 16).begin()  # killed before its charge
+    place = open_storage("memory://precious/out.zarr")
+    Publisher.of(place, "ab" * 16).lock_output()  # killed before its charge
     place.write("precious", b"x")
     with pytest.raises(StoreError, match="appeared meanwhile"):
         resume(spec)
@@ -495,7 +495,7 @@ def test_a_manifest_that_a_power_cut_damaged_counts_for_nothing(space: Workspace
 
 
 def test_removing_a_claim_that_changed_hands_puts_it_back(tmp_path: Path) -> None:
-    place = LocalPlace(tmp_path)
+    place = LocalStorage(tmp_path)
     place.create("claim", b"mine")
     assert not place.remove_if("claim", b"yours")
     assert place.read("claim") == b"mine"
@@ -558,12 +558,12 @@ def test_a_window_of_records_under_add_remove_one_is_refused(space: Workspace, q
     window = {"axis": 0, "start": 0, "stop": 4}
     asked = {
         "source": {**space.spec()["source"], "window": window},
-        "unit": {"record_axis": -2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
+        "privacy_unit": {"record_dim": -2, "adjacency": "add-remove-one", "l2_clip_norm": 1.0},
         "query": query,
     }
     if isinstance(query, dict):
-        del asked["unit"]["l2_clip_norm"]
+        del asked["privacy_unit"]["l2_clip_norm"]
     with pytest.raises(InvalidSensitivity, match="record axis"):
         space.release(**asked)
-    asked["unit"]["adjacency"] = "replace-one"
+    asked["privacy_unit"]["adjacency"] = "replace-one"
     space.release(**asked)

@@ -71,7 +71,7 @@ def test_rule_4_one_task_owns_one_write_unit(space: Workspace) -> None:
     space.source(x, chunks=(11, 4))
     loud = {"epsilon": 9e4, "delta": 1e-2}
     receipt = space.release(
-        unit={"record_axis": 0, "ranges": [-1, 1]},
+        privacy_unit={"record_dim": 0, "ranges": [-1, 1]},
         privacy=loud,
         publish={"chunks": [8, 2], "shards": [24, 6]},
         compute={"threads": 3, "task_size": 1},
@@ -106,12 +106,15 @@ def test_rule_6_the_value_path_is_total(space: Workspace) -> None:
     for number, changes in enumerate(
         [
             {},
-            {"unit": {"record_axis": 0, "ranges": [-1, 1]}},
-            {"unit": {"record_axis": 0, "ranges": [[-1, 1]] * 8}},
+            {"privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
+            {"privacy_unit": {"record_dim": 0, "ranges": [[-1, 1]] * 8}},
             {"query": "sum"},
             {"query": "covariance"},
-            {"query": {"name": "histogram", "edges": [[-1, 0, 1]]}, "unit": {"record_axis": 0}},
-            {"query": {"name": "declared", "l2_sensitivity": 1.0}, "unit": {}},
+            {
+                "query": {"name": "histogram", "edges": [[-1, 0, 1]]},
+                "privacy_unit": {"record_dim": 0},
+            },
+            {"query": {"name": "precomputed", "l2_sensitivity": 1.0}, "privacy_unit": {}},
             {"mechanism": "mgm"},
             {"mechanism": "rank-one", "accept_uncertified": True},
             {"publish": {"chunks": [3, 3]}},
@@ -141,7 +144,7 @@ def test_rule_7_nothing_data_dependent_in_metadata(space: Workspace) -> None:
 def test_rule_8_secrets_are_arguments_never_fields(space: Workspace) -> None:
     """Printed forms are redacted and pickling by accident is refused; see also test_canary.py."""
     key = ReleaseKey(bytes(range(32)))
-    assert "redacted" in f"{key} {key!r} {key.travelling()!r}"
+    assert "redacted" in f"{key} {key!r} {key.to_transferable()!r}"
     assert not any(
         "key" in name for name in type(space.release(**_small(space))).__dataclass_fields__
     )
@@ -255,6 +258,6 @@ def test_a_dataset_with_total_epsilon_2_refuses_what_would_pass_it(space: Worksp
 def test_one_dataset_speaks_of_one_kind_of_neighbours(space: Workspace) -> None:
     space.source(people())
     space.release(query="sum")
-    unit = {"record_axis": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
+    unit = {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"}
     with pytest.raises(Exception, match="accounted under replace-one"):
-        space.release(query="sum", unit=unit, output={"url": f"{space.folder}/b.zarr"})
+        space.release(query="sum", privacy_unit=unit, output={"url": f"{space.folder}/b.zarr"})

@@ -16,7 +16,7 @@ from tests.release.conftest import Workspace, people, staged_bytes
 QUERIES: dict[str, dict[str, Any]] = {
     "identity": {"publish": {"chunks": [16, 3]}},
     "ranges": {
-        "unit": {"record_axis": 0, "ranges": [[-0.1, 0.1 * (i + 1)] for i in range(8)]},
+        "privacy_unit": {"record_dim": 0, "ranges": [[-0.1, 0.1 * (i + 1)] for i in range(8)]},
         "publish": {"chunks": [16, 3]},
     },
     "low-rank": {
@@ -35,11 +35,11 @@ QUERIES: dict[str, dict[str, Any]] = {
         "publish": {"chunks": [16, 3]},
     },
     "sum": {"query": "sum", "publish": {"chunks": [3]}},
-    "mean": {"query": "mean", "unit": {"record_axis": 0, "ranges": [-1, 1]}},
+    "mean": {"query": "mean", "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
     "covariance": {"query": "covariance", "publish": {"chunks": [3, 3]}},
     "histogram": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0.2, 1]]},
-        "unit": {"record_axis": 0},
+        "privacy_unit": {"record_dim": 0},
         "publish": {"chunks": [1, 2]},
     },
     "shards": {"publish": {"chunks": [4, 4], "shards": [16, 8], "codec": "zstd"}},
@@ -102,7 +102,7 @@ def test_the_fingerprint_knows_source_spec_and_dataset_but_not_the_cluster(
         {"output": {"url": f"{space.folder}/other.zarr"}},
         {"budget": {"ledger": space.ledger_url, "dataset": "others"}},
         {"publish": {"edition": 2}},
-        {"unit": {"record_axis": 0, "l2_clip_norm": 1.0001}},
+        {"privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0001}},
         {"noise": {"steps_per_sigma": 2**16}},
     ):
         assert fingerprint(**changes) != before

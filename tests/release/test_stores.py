@@ -25,7 +25,7 @@ from dpdask.errors import StoreError, VerificationFailed
 from dpdask.releases.api import release, resume
 from dpdask.releases.card import json_schema
 from dpdask.releases.verify import open_release, read_card, verify_release
-from dpdask.storage import LocalPlace, place_at, release_under_way
+from dpdask.storage import LocalStorage, open_storage, read_output_lock
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 
@@ -46,7 +46,7 @@ def test_zarr_v2_sources_are_read(space: Workspace, options: dict[str, Any]) -> 
         **{"dtype": x.dtype, **options},
     )
     array[...] = x
-    space.release(unit={"record_axis": 0, "ranges": [-1, 1]}, privacy=LOUD)
+    space.release(privacy_unit={"record_dim": 0, "ranges": [-1, 1]}, privacy=LOUD)
     assert np.max(np.abs(space.values() - x)) < 0.1
 
 
@@ -54,17 +54,19 @@ def test_zip_files_and_file_urls_are_read(space: Workspace) -> None:
     x = people()
     with zarr.storage.ZipStore(space.folder / "source.zarr.zip", mode="w") as store:
         zarr.create_array(store, name="x", data=x, chunks=(20, 8))
-    unit = {"record_axis": 0, "ranges": [-1, 1]}
+    unit = {"record_dim": 0, "ranges": [-1, 1]}
     for url in (f"{space.folder}/source.zarr.zip", f"file://{space.folder}/source.zarr.zip"):
-        space.release(unit=unit, privacy=LOUD, source={"url": url, "array": "x"})
+        space.release(privacy_unit=unit, privacy=LOUD, source={"url": url, "array": "x"})
         assert np.max(np.abs(space.values() - x)) < 0.1
-        LocalPlace(space.folder / "out.zarr").delete()
+        LocalStorage(space.folder / "out.zarr").delete()
         if url.startswith("file"):
             break
         space = Workspace(space.folder)
     with pytest.raises(StoreError, match="for reading only"):
         space.release(
-            unit=unit, source={"url": url, "array": "x"}, output={"url": f"{space.folder}/out.zip"}
+            privacy_unit=unit,
+            source={"url": url, "array": "x"},
+            output={"url": f"{space.folder}/out.zip"},
         )
 
 
@@ -78,12 +80,12 @@ def test_memory_is_read_and_written_in_this_process_only(space: Workspace) -> No
     try:
         with pytest.raises(StoreError, match="workers: 1"):
             space.release(compute={"workers": 2, "threads": 1}, **where)
-        space.release(unit={"record_axis": 0, "ranges": [-1, 1]}, privacy=LOUD, **where)
+        space.release(privacy_unit={"record_dim": 0, "ranges": [-1, 1]}, privacy=LOUD, **where)
         assert np.max(np.abs(zarr.open_array("memory://dpdask-out/data", mode="r")[...] - x)) < 0.1
         verify_release("memory://dpdask-out")
     finally:
-        place_at("memory://dpdask-source").delete()
-        place_at("memory://dpdask-out").delete()
+        open_storage("memory://dpdask-source").delete()
+        open_storage("memory://dpdask-out").delete()
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +152,11 @@ def test_s3_is_read_and_written_with_the_root_metadata_last(
     where: dict[str, Any] = {
         "source": {"url": "s3://bucket/source", "array": "x", "options": s3},
         "output": {"url": "s3://bucket/released", "options": s3},
-        "unit": {"record_axis": 0, "ranges": [-1, 1]},
+        "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]},
         "privacy": LOUD,
     }
     seen = []
-    output = place_at("s3://bucket/released", options)
+    output = open_storage("s3://bucket/released", options)
 
     def watch(progress: Any) -> None:
         if progress.stage in ("tiles", "verify"):
@@ -172,7 +174,7 @@ def test_s3_is_read_and_written_with_the_root_metadata_last(
     released = open_release("s3://bucket/released", options)
     assert np.max(np.abs(released.values - x)) < 0.1
     verify_release("s3://bucket/released", options, ledger=space.ledger)
-    assert place_at("s3://bucket/released.dpdask-staging", options).occupied() is False
+    assert open_storage("s3://bucket/released.dpdask-staging", options).occupied() is False
     with pytest.raises(StoreError, match="exists"):
         release(space.spec(**where))
     assert "canary" not in json.dumps(receipt.card.model_dump(mode="json"))
@@ -263,7 +265,7 @@ def change_card(space: Workspace, change: Any) -> None:
         (lambda card: card["guarantee"].update(certified=False), "verdict"),
         (lambda card: card["noise"]["configuration"].update(sigma=0.1), "noise level"),
         (
-            lambda card: card["sensitivity"]["body"]["configuration"].update(l2=9.0),
+            lambda card: card["sensitivity"]["set"]["configuration"].update(l2=9.0),
             "not that of its body",
         ),
         (lambda card: card.update(extra=1), "schema at extra"),
@@ -286,7 +288,7 @@ def test_the_schema_in_the_docs_is_the_cards(space: Workspace) -> None:
 
 
 def test_publishing_never_replaces_even_an_empty_folder(tmp_path: Path) -> None:
-    staged, target = LocalPlace(tmp_path / "staged"), LocalPlace(tmp_path / "target")
+    staged, target = LocalStorage(tmp_path / "staged"), LocalStorage(tmp_path / "target")
     staged.path.mkdir()
     (staged.path / "a").write_text("a")
     target.path.mkdir()
@@ -302,7 +304,7 @@ def test_a_released_group_holds_no_path_of_the_source(space: Workspace) -> None:
     for path in (space.folder / "out.zarr").rglob("zarr.json"):
         assert "source.zarr" not in path.read_text()
         assert str(space.folder) not in path.read_text()
-    assert release_under_way(place_at(str(space.folder / "out.zarr"))) is None
+    assert read_output_lock(open_storage(str(space.folder / "out.zarr"))) is None
 
 
 def test_show_reads_the_card_of_any_release(space: Workspace) -> None:
@@ -335,16 +337,16 @@ def test_verify_recomputes_the_guarantee_of_every_noise_shape(
 ) -> None:
     space.source(people(30, 8), chunks=(16, 8))
     unit = (
-        {"record_axis": 0, "ranges": [-1, 1]}
+        {"record_dim": 0, "ranges": [-1, 1]}
         if mechanism == "directional"
-        else {"record_axis": 0, "l2_clip_norm": 1.0}
+        else {"record_dim": 0, "l2_clip_norm": 1.0}
     )
     asked: Any = (
         mechanism
         if mechanism != "imgm"
         else {"name": "imgm", "factors": ["identity", {"diagonal": [1.0] * 7 + [2.0]}]}
     )
-    space.release(mechanism=asked, unit=unit, accept_uncertified=mechanism == "rank-one")
+    space.release(mechanism=asked, privacy_unit=unit, accept_uncertified=mechanism == "rank-one")
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
     def quieter(card: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Works
 
 
 @pytest.mark.parametrize(
-    "query", ["sum", "mean", "covariance", {"name": "declared", "l2_sensitivity": 1.0}]
+    "query", ["sum", "mean", "covariance", {"name": "precomputed", "l2_sensitivity": 1.0}]
 )
 def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
     space: Workspace, query: Any
@@ -68,9 +68,11 @@ def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
     that, is too little.
     """
     space.source(people(64, 300 if query != "covariance" else 20))
-    unit = {} if isinstance(query, dict) else {"record_axis": 0, "l2_clip_norm": 1.0}
+    unit = {} if isinstance(query, dict) else {"record_dim": 0, "l2_clip_norm": 1.0}
     space.release(
-        query=query, unit=unit, noise={"steps_per_sigma": 2**15} if query in ("sum", "mean") else {}
+        query=query,
+        privacy_unit=unit,
+        noise={"steps_per_sigma": 2**15} if query in ("sum", "mean") else {},
     )
     verify_release(str(space.folder / "out.zarr"))
     card = read_card(str(space.folder / "out.zarr"))

@@ -45,7 +45,7 @@ def p_value_of_honouring(hits: int) -> float:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_published_calibration_is_caught(seed: int) -> None:
-    made = rank_one(budget=BUDGET, body=ball(1.0), shape=(DIMENSION,), calibration="paper")
+    made = rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(DIMENSION,), calibration="paper")
     hits = nearer_to_the_truth(math.sqrt(made.calibration["sigma_star"]), seed)
     assert p_value_of_honouring(hits) < 1e-12
     advantage = 2 * hits / TRIALS - 1
@@ -56,7 +56,7 @@ def test_the_published_calibration_is_caught(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_exact_calibration_is_not(seed: int) -> None:
-    made = rank_one(budget=BUDGET, body=ball(1.0), shape=(DIMENSION,), calibration="exact")
+    made = rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(DIMENSION,), calibration="exact")
     hits = nearer_to_the_truth(math.sqrt(made.calibration["sigma_star"]), seed)
     assert p_value_of_honouring(hits) > 1e-12
     assert made.guarantee.verified.delta(BUDGET.epsilon) <= BUDGET.delta
@@ -65,7 +65,7 @@ def test_the_exact_calibration_is_not(seed: int) -> None:
 def test_the_headline_setting_of_the_paper_has_a_true_delta_of_about_a_fifth() -> None:
     made = rank_one(
         budget=PrivacyBudget(epsilon=1e-5, delta=1e-7),
-        body=ball(math.sqrt(2)),
+        sensitivity=ball(math.sqrt(2)),
         shape=(7921,),
         calibration="paper",
     )

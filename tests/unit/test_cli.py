@@ -90,7 +90,7 @@ MECHANISMS: list[dict[str, Any]] = [
     {
         "mechanism": {"name": "directional", "weights": [1, 4]},
         "shape": [2, 9],
-        "sensitivity": {"ranges": [[0, 1], [0, 5]], "record_axis": 1},
+        "sensitivity": {"ranges": [[0, 1], [0, 5]], "record_dim": 1},
     },
     {"mechanism": {"name": "rank-one"}},
     {"mechanism": {"name": "k-norm"}},
@@ -192,7 +192,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"sensitivity": {"ranges": [0, 1], "adjacency": "add-remove-one"}}, "use replace-one"),
     (
-        {"sensitivity": {"l2": 1, "record_axis": 0, "adjacency": "add-remove-one"}},
+        {"sensitivity": {"l2": 1, "record_dim": 0, "adjacency": "add-remove-one"}},
         "use replace-one",
     ),
     ({"sensitivity": {"l2": 1, "origin": "measured"}}, "not a sensitivity"),
@@ -228,8 +228,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"sensitivity": {"l2": -1}}, "-1"),
     ({"sensitivity": {}}, "exactly one of l2 and ranges"),
     ({"sensitivity": {"ranges": [1, 0]}}, "empty or unbounded"),
-    ({"sensitivity": {"ranges": [[0, 1], [0, 1]], "record_axis": 1}}, "2 ranges do not fit"),
-    ({"sensitivity": {"l2": 1, "record_axis": 5}}, "record_axis=5"),
+    ({"sensitivity": {"ranges": [[0, 1], [0, 1]], "record_dim": 1}}, "2 ranges do not fit"),
+    ({"sensitivity": {"l2": 1, "record_dim": 5}}, "record_axis=5"),
     ({"shape": []}, "shape"),
     ({"shape": [0, 3]}, "shape"),
     ({"composition": {"steps": 0}}, "steps=0"),
@@ -311,7 +311,7 @@ def test_compare_puts_the_best_certified_mechanism_first() -> None:
 
 
 def test_compare_on_ranges_prefers_directional_noise() -> None:
-    options = ["--shape", "3x50", "--record-axis", "1", "--weights", "1,1,9"]
+    options = ["--shape", "3x50", "--record-dim", "1", "--weights", "1,1,9"]
     for pair in ("0,1", "0,10", "-1,1"):
         options += ["--range", pair]
     rows = json.loads(compare(*options, "--json").stdout)["mechanisms"]

@@ -489,7 +489,7 @@ def test_the_batch_job_runs_dpdask_with_secrets_from_files(tmp_path: Path) -> No
             {
                 "source": {"url": str(tmp_path / "in.zarr")},
                 "output": {"url": str(tmp_path / "out.zarr")},
-                "query": {"name": "declared", "l2_sensitivity": 1.0},
+                "query": {"name": "precomputed", "l2_sensitivity": 1.0},
                 "privacy": {"epsilon": 1.0, "delta": 1e-6},
                 "mechanism": "analytic-gaussian",
                 "budget": {"dataset": "people"},

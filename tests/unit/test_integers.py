@@ -12,7 +12,7 @@ import pytest
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import ReleaseKey, TileStream
-from dpdask.noise import integers as sampler
+from dpdask.privatizers import exact_gaussian as sampler
 from dpdask.privatizers.exact_gaussian import (
     BLOCK,
     HALF,

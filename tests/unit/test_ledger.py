@@ -26,8 +26,8 @@ from dpdask import GaussianProfile, PrivacyBudget, SphericalProfile
 from dpdask.accounting import Dominated, Gamma, dominating_gaussian
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
 from dpdask.keystream import ReleaseKey
-from dpdask.ledger import Ledger, ProtectedUnit
-from dpdask.ledger import book as book_module
+from dpdask.ledger import Ledger, PrivacyUnit
+from dpdask.ledger import ledger as book_module
 
 TOTAL = PrivacyBudget(epsilon=2.0, delta=1e-6)
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
@@ -158,7 +158,7 @@ def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(
     )  # a retry after a crash takes what was noted first
     with pytest.raises(LedgerError, match="may be visible"):
         ledger.burn(first, "too late")
-    record = ledger.record(first)
+    record = ledger.entry(first)
     assert record is not None
     assert (record.open, record.card) == (True, "card")
     ledger.burn(second, "in time")
@@ -462,12 +462,14 @@ def test_a_value_is_settled_once_for_all_runs_of_a_release(ledger: Ledger) -> No
     first, second = fingerprint("a"), fingerprint("b")
     for release in (first, second):
         ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
-    assert ledger.settled(first, "directions") is None
-    assert ledger.settle(first, "directions", "[1, 0]") == "[1, 0]"
-    assert ledger.settle(first, "directions", "[0, 1]") == "[1, 0]"  # another run's comes too late
-    assert ledger.settle(first, "bounds", "[2]") == "[2]"
-    assert ledger.settle(second, "directions", "[0, 1]") == "[0, 1]"
-    assert (ledger.settled(first, "directions"), ledger.settled(first, "bounds")) == (
+    assert ledger.get_once(first, "directions") is None
+    assert ledger.put_once(first, "directions", "[1, 0]") == "[1, 0]"
+    assert (
+        ledger.put_once(first, "directions", "[0, 1]") == "[1, 0]"
+    )  # another run's comes too late
+    assert ledger.put_once(first, "bounds", "[2]") == "[2]"
+    assert ledger.put_once(second, "directions", "[0, 1]") == "[0, 1]"
+    assert (ledger.get_once(first, "directions"), ledger.get_once(first, "bounds")) == (
         "[1, 0]",
         "[2]",
     )
@@ -476,11 +478,11 @@ def test_a_value_is_settled_once_for_all_runs_of_a_release(ledger: Ledger) -> No
         second: "reserve",
     }  # not a step of its own
     ledger.burn(first, "given up")
-    assert ledger.settled(first, "directions") == "[1, 0]"
+    assert ledger.get_once(first, "directions") == "[1, 0]"
     with pytest.raises(LedgerError, match="closed by burn"):
-        ledger.settle(first, "more", "x")
+        ledger.put_once(first, "more", "x")
     with pytest.raises(LedgerError, match="not reserved"):
-        ledger.settle(fingerprint("nobody"), "directions", "x")
+        ledger.put_once(fingerprint("nobody"), "directions", "x")
     assert ledger.verify() == 7
 
 
@@ -492,7 +494,7 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
     event.listen(
         book._engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
     )
-    unit = ProtectedUnit(array=fingerprint("array"), record_axis=0)
+    unit = PrivacyUnit(array=fingerprint("array"), record_axis=0)
     window = {"axis": 0, "start": 0, "stop": 1, "series": "daily"}
     book.reserve(
         "people",
@@ -502,10 +504,10 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
         {"name": "n", "window": window, "output": "o"},
     )
     book.forecast("people", GaussianProfile(0.1), unit)
-    book.settle(fingerprint("r"), "directions", "x")
-    book.settled(fingerprint("r"), "directions")
-    book.record(fingerprint("r"))
-    book.named("n")
+    book.put_once(fingerprint("r"), "directions", "x")
+    book.get_once(fingerprint("r"), "directions")
+    book.entry(fingerprint("r"))
+    book.entry_named("n")
     book.open_releases("n")
     book.windows("people", "daily")
     book.spent_since("people", datetime.now(UTC))

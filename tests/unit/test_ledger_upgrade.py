@@ -19,14 +19,14 @@ from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.accounting import Dominated
 from dpdask.cli import main
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger import Ledger, ProtectedUnit, upgrade_ledger
+from dpdask.ledger import Ledger, PrivacyUnit, upgrade_ledger
 from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.hash_chain import chain_hash
 from tests.unit.test_ledger import postgres, url  # noqa: F401
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
-UNIT = ProtectedUnit(
+UNIT = PrivacyUnit(
     array=hashlib.sha256(b"array").hexdigest(), record_axis=0
 )  # as in the golden file
 TABLES = ("dpdask_datasets", "dpdask_entries", "dpdask_release_keys")
@@ -147,7 +147,7 @@ def test_what_was_under_way_goes_on_with_the_same_key_now_wrapped(old: str, tmp_
         assert key not in b"".join(
             path.read_bytes() for path in tmp_path.iterdir() if path.is_file()
         )
-    record = book.record(release)
+    record = book.entry(release)
     assert record is not None
     assert (record.last, record.open) == ("key", True)
     assert [window.last for window in book.windows("people", "daily")] == ["commit"]

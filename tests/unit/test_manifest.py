@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpdask.errors import VerificationFailed
 from dpdask.storage import ManifestEntry, digest_of, merkle_root, parse_manifest
 from dpdask.storage.manifest import render_manifest
-from dpdask.storage.object_store import ObjectPlace
+from dpdask.storage.object_store import ObjectStorage
 
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1, max_size=12)
 ENTRIES = st.dictionaries(KEYS, st.integers(0, 2**40), max_size=9).map(
@@ -65,6 +65,6 @@ def test_a_damaged_manifest_is_one_line(content: bytes) -> None:
 
 
 def test_one_store_has_one_address_however_it_is_spelled() -> None:
-    spelled = [ObjectPlace(url).address() for url in ("s3://b/a", "s3a://b/a", "s3://b/%61")]
+    spelled = [ObjectStorage(url).address() for url in ("s3://b/a", "s3a://b/a", "s3://b/%61")]
     assert len(set(spelled)) == 1
-    assert ObjectPlace("s3://b/c").address() not in spelled
+    assert ObjectStorage("s3://b/c").address() not in spelled

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpdask import Adjacency, Calibrated, GaussianProfile, Origin, PrivacyBudget, Steps
+from dpdask import Adjacency, Calibration, GaussianProfile, Origin, PrivacyBudget, Steps
 from dpdask.errors import InvalidMechanism, InvalidNoise, InvalidSensitivity, OutOfReach
 from dpdask.mechanisms import (
     Binary,
@@ -38,47 +38,49 @@ from dpdask.noise import (
     ScaledIdentity,
     SphericalNoise,
 )
-from dpdask.sensitivity import Box, RecordBall, RecordBox
+from dpdask.sensitivity import EntrywiseBox, RecordBall, RecordBox
 from tests.conftest import ball
 
 PUBLIC: dict[str, Any] = {"adjacency": Adjacency.REPLACE_ONE, "origin": Origin.PUBLIC_RANGE}
 BUDGET = PrivacyBudget(epsilon=1.0, delta=1e-5)
 
-Recipe = Callable[[PrivacyBudget, float, tuple[int, ...]], Calibrated]
+Recipe = Callable[[PrivacyBudget, float, tuple[int, ...]], Calibration]
 
 
-def box_of(shape: tuple[int, ...], width: float) -> Box:
-    return Box(shape=shape, feature_axis=0, widths=(width,), **PUBLIC)
+def box_of(shape: tuple[int, ...], width: float) -> EntrywiseBox:
+    return EntrywiseBox(shape=shape, feature_axis=0, widths=(width,), **PUBLIC)
 
 
 MECHANISMS: dict[str, Recipe] = {
-    "analytic-gaussian": lambda b, s, n: analytic_gaussian(budget=b, body=ball(s), shape=n),
+    "analytic-gaussian": lambda b, s, n: analytic_gaussian(budget=b, sensitivity=ball(s), shape=n),
     "imgm dense": lambda b, s, n: imgm(
         budget=b,
-        body=ball(s),
+        sensitivity=ball(s),
         shape=n,
         factors=[DenseFactor(np.tri(n[0]) + np.eye(n[0])), *map(ScaledIdentity, n[1:])],
     ),
-    "mvg general": lambda b, s, n: mvg(budget=b, body=ball(s), shape=n, gamma=s),
-    "mvg least gamma": lambda b, s, n: mvg(budget=b, body=ball(s), shape=n, gamma=s / 2, axis=1),
+    "mvg general": lambda b, s, n: mvg(budget=b, sensitivity=ball(s), shape=n, gamma=s),
+    "mvg least gamma": lambda b, s, n: mvg(
+        budget=b, sensitivity=ball(s), shape=n, gamma=s / 2, axis=1
+    ),
     "mvg psd": lambda b, s, n: mvg(
-        budget=b, body=ball(s), shape=(n[0], n[0]), gamma=s / math.sqrt(2), theorem="psd"
+        budget=b, sensitivity=ball(s), shape=(n[0], n[0]), gamma=s / math.sqrt(2), theorem="psd"
     ),
     "mvg binary": lambda b, s, n: mvg(
-        budget=b, body=ball(s), shape=n, gamma=s, allocation=Binary(tau=0.7, chosen=[0])
+        budget=b, sensitivity=ball(s), shape=n, gamma=s, allocation=Binary(tau=0.7, chosen=[0])
     ),
-    "mgm": lambda b, s, n: mgm(budget=b, body=ball(s), shape=n),
+    "mgm": lambda b, s, n: mgm(budget=b, sensitivity=ball(s), shape=n),
     "udn": lambda b, s, n: udn(
-        budget=b, body=ball(s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+        budget=b, sensitivity=ball(s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
     ),
     "idn": lambda b, s, n: idn(
-        budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+        budget=b, sensitivity=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
     ),
     "directional": lambda b, s, n: directional(
-        budget=b, body=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
+        budget=b, sensitivity=box_of(n, s), shape=n, weights=np.arange(1.0, n[0] + 1).tolist()
     ),
-    "rank-one exact": lambda b, s, n: rank_one(budget=b, body=ball(s), shape=n),
-    "k-norm": lambda b, s, n: k_norm(budget=b, body=ball(s), shape=n),
+    "rank-one exact": lambda b, s, n: rank_one(budget=b, sensitivity=ball(s), shape=n),
+    "k-norm": lambda b, s, n: k_norm(budget=b, sensitivity=ball(s), shape=n),
 }
 GAUSSIAN = [name for name in MECHANISMS if name not in ("rank-one exact", "k-norm")]
 
@@ -117,8 +119,8 @@ def test_the_classic_gaussian_is_certified_below_epsilon_one(
     log_epsilon: float, log_delta: float
 ) -> None:
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
-    made = classic_gaussian(budget=budget, body=ball(2.0), shape=(4,))
-    best = analytic_gaussian(budget=budget, body=ball(2.0), shape=(4,))
+    made = classic_gaussian(budget=budget, sensitivity=ball(2.0), shape=(4,))
+    best = analytic_gaussian(budget=budget, sensitivity=ball(2.0), shape=(4,))
     if budget.delta <= 0.1:  # the textbook proof needs a small delta
         assert made.guarantee.certified
         assert made.noise.expected_squared_loss > best.noise.expected_squared_loss
@@ -163,11 +165,17 @@ def test_directional_noise_is_never_worse_than_iid_on_the_same_box(
 ) -> None:
     weights = np.exp(np.random.default_rng(seed).normal(0, 2, len(widths)))
     shape = (len(widths), 7)
-    body: Box | RecordBox = Box(shape=shape, feature_axis=0, widths=tuple(widths), **PUBLIC)
+    sensitivity: EntrywiseBox | RecordBox = EntrywiseBox(
+        shape=shape, feature_axis=0, widths=tuple(widths), **PUBLIC
+    )
     if records:
-        body = RecordBox(shape=shape, record_axis=1, feature_axis=0, widths=tuple(widths), **PUBLIC)
-    made = directional(budget=BUDGET, body=body, shape=shape, weights=weights.tolist())
-    plain = analytic_gaussian(budget=BUDGET, body=body, shape=shape)
+        sensitivity = RecordBox(
+            shape=shape, record_axis=1, feature_axis=0, widths=tuple(widths), **PUBLIC
+        )
+    made = directional(
+        budget=BUDGET, sensitivity=sensitivity, shape=shape, weights=weights.tolist()
+    )
+    plain = analytic_gaussian(budget=BUDGET, sensitivity=sensitivity, shape=shape)
     ours = float(np.dot(weights, made.noise.variances_along(0)))
     theirs = float(np.sum(weights) * plain.noise.variances_along(0)[0])
     expected = np.dot(widths, np.sqrt(weights)) ** 2 / (np.sum(weights) * np.dot(widths, widths))
@@ -181,15 +189,20 @@ def test_directional_noise_beats_every_neighbouring_diagonal() -> None:
     error.
     """
     widths, weights, shape = (1.0, 3.0, 0.2), np.array([5.0, 1.0, 2.0]), (3, 4)
-    body = RecordBox(shape=shape, record_axis=1, feature_axis=0, widths=widths, **PUBLIC)
-    made = directional(budget=BUDGET, body=body, shape=shape, weights=weights.tolist())
+    sensitivity = RecordBox(shape=shape, record_axis=1, feature_axis=0, widths=widths, **PUBLIC)
+    made = directional(
+        budget=BUDGET, sensitivity=sensitivity, shape=shape, weights=weights.tolist()
+    )
     assert isinstance(made.noise, KroneckerNoise)
     best = float(np.dot(weights, made.noise.variances_along(0)))
     scales = np.asarray(made.noise.factors[0].diagonal())
     generator = np.random.default_rng(7)
     for _ in range(200):
         tried = scales * np.exp(generator.normal(0, 0.1, 3))
-        tried *= body.whitened([DiagonalFactor(tried), ScaledIdentity(4)]) / made.calibration["mu"]
+        tried *= (
+            sensitivity.whitened([DiagonalFactor(tried), ScaledIdentity(4)])
+            / made.calibration["mu"]
+        )
         assert float(np.dot(weights, tried**2)) >= best * (1 - 1e-9)
 
 
@@ -218,15 +231,15 @@ def test_low_rank_factors_equal_their_dense_twins(
     assert math.isclose(low.largest_whitened_axis(), dense.largest_whitened_axis(), rel_tol=1e-6)
     assert np.allclose(low.row_variances(), dense.row_variances(), rtol=1e-9)
     other = ScaledIdentity(3)
-    for body in (
+    for sensitivity in (
         ball(2.0),
         RecordBall(l2=2.0, record_axis=0, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED),
     ):
         assert math.isclose(
-            body.whitened([low, other]), body.whitened([dense, other]), rel_tol=1e-6
+            sensitivity.whitened([low, other]), sensitivity.whitened([dense, other]), rel_tol=1e-6
         )
         made = [
-            imgm(budget=BUDGET, body=body, shape=(size, 3), factors=[f, other])
+            imgm(budget=BUDGET, sensitivity=sensitivity, shape=(size, 3), factors=[f, other])
             for f in (low, dense)
         ]
         assert math.isclose(
@@ -238,7 +251,7 @@ def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> Non
     """A direction too long by 1e-10 beside a base of 1e9 would hide noise ten times too small."""
     direction = np.array([[1 + 5e-11], [0.0], [0.0]])
     factor = LowRankFactor(1e9, direction, [1.0])
-    made = imgm(budget=BUDGET, body=ball(1.0), shape=(3,), factors=[factor])
+    made = imgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), factors=[factor])
     assert isinstance(made.noise, KroneckerNoise)
     smallest = float(np.linalg.svd(made.noise.factors[0].to_dense(), compute_uv=False)[-1])
     assert 1 / smallest <= made.calibration["mu"] * (1 + 1e-5)
@@ -250,7 +263,7 @@ def test_an_ill_conditioned_dense_factor_is_still_certified() -> None:
     matrix = [[1.0, 1.0, 1.0], [1.0, 1 + 1e-9, 1.0], [1.0, 1.0, 1 + 1e-7]]
     made = imgm(
         budget=BUDGET,
-        body=ball(1.0),
+        sensitivity=ball(1.0),
         shape=(3, 2),
         factors=[DenseFactor(matrix), ScaledIdentity(2)],
     )
@@ -261,7 +274,7 @@ def test_a_million_rows_with_ten_directions_cost_ten_vectors() -> None:
     directions = random_orthonormal(1_000_000, 10, 3)
     made = mvg(
         budget=BUDGET,
-        body=ball(1.0),
+        sensitivity=ball(1.0),
         shape=(1_000_000, 50),
         gamma=10.0,
         allocation=Binary(tau=0.9, directions=directions.T),
@@ -304,7 +317,7 @@ def test_box_bounds_equal_brute_force() -> None:
     reach = np.array(widths)[None, :, None] / (
         scales[0][:, None, None] * scales[1][None, :, None] * scales[2][None, None, :]
     )
-    whole = Box(shape=shape, feature_axis=1, widths=widths, **PUBLIC)
+    whole = EntrywiseBox(shape=shape, feature_axis=1, widths=widths, **PUBLIC)
     assert math.isclose(whole.whitened(factors), math.sqrt(np.sum(reach**2)), rel_tol=1e-12)
     one = RecordBox(shape=shape, record_axis=0, feature_axis=1, widths=widths, **PUBLIC)
     assert math.isclose(
@@ -326,7 +339,9 @@ def test_allocations_spend_no_more_than_the_bound() -> None:
         MaxPnr(eigenvalues=[9.0, 5.0, 3.0, 1.0, 0.5, 0.1], directions=basis),
     ]
     for allocation in allocations:
-        made = mvg(budget=BUDGET, body=ball(1.0), shape=shape, gamma=3.0, allocation=allocation)
+        made = mvg(
+            budget=BUDGET, sensitivity=ball(1.0), shape=shape, gamma=3.0, allocation=allocation
+        )
         assert isinstance(made.noise, KroneckerNoise)
         spent = math.prod(math.sqrt(factor.power_sum(-4)) for factor in made.noise.factors)
         assert spent <= made.calibration["bound"] * (1 + 1e-12)
@@ -336,7 +351,7 @@ def test_allocations_spend_no_more_than_the_bound() -> None:
 def test_water_filling_gives_the_larger_eigenvalue_the_smaller_noise() -> None:
     made = mvg(
         budget=PrivacyBudget(epsilon=500.0, delta=0.4),
-        body=ball(1e-3),
+        sensitivity=ball(1e-3),
         shape=(3, 2),
         gamma=1.0,
         allocation=MaxPnr(eigenvalues=[1e9, 1e8, 1e7]),
@@ -348,7 +363,7 @@ def test_water_filling_gives_the_larger_eigenvalue_the_smaller_noise() -> None:
 def test_equi_modal_noise_colours_both_modes_alike() -> None:
     made = mvg(
         budget=BUDGET,
-        body=ball(1.0),
+        sensitivity=ball(1.0),
         shape=(4, 4),
         gamma=2.0,
         theorem="psd",
@@ -363,7 +378,7 @@ def test_equi_modal_noise_colours_both_modes_alike() -> None:
 
 def test_mgm_weights_minimise_the_weighted_error() -> None:
     first, second = [4.0, 1.0, 9.0], [1.0, 16.0]
-    made = mgm(budget=BUDGET, body=ball(1.0), shape=(3, 2), weights=[first, second])
+    made = mgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3, 2), weights=[first, second])
     assert isinstance(made.noise, KroneckerNoise)
     error = math.prod(
         float(np.dot(weights, factor.row_variances()))
@@ -388,16 +403,16 @@ def test_given_factors_on_a_tensor_keep_their_shape(recipe: Any) -> None:
         ScaledIdentity(3, 2.0),
         DenseFactor([[2.0, 1.0], [0.0, 1.0]]),
     ]
-    made = recipe(budget=BUDGET, body=ball(1.0), shape=(2, 3, 2), factors=factors)
+    made = recipe(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 3, 2), factors=factors)
     assert made.noise.factors[1:] == tuple(factors[1:])
     assert made.guarantee.certified
 
 
 def test_kronecker_noise_on_a_ball_never_beats_iid() -> None:
-    plain = analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3, 3))
+    plain = analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3, 3))
     coloured = imgm(
         budget=BUDGET,
-        body=ball(1.0),
+        sensitivity=ball(1.0),
         shape=(3, 3),
         factors=[DiagonalFactor([1.0, 2.0, 3.0]), ScaledIdentity(3)],
     )
@@ -406,7 +421,7 @@ def test_kronecker_noise_on_a_ball_never_beats_iid() -> None:
 
 def test_steps_cost_the_square_root_of_their_number() -> None:
     one, many = (
-        analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,), steps=Steps(count=t))
+        analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), steps=Steps(count=t))
         for t in (1, 49)
     )
     assert math.isclose(many.calibration["sigma"] / one.calibration["sigma"], 7, rel_tol=1e-9)
@@ -417,16 +432,21 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        lambda steps: mgm(budget=BUDGET, body=ball(1.0), shape=(3, 4), steps=steps),
-        lambda steps: mvg(budget=BUDGET, body=ball(1.0), shape=(3, 4), gamma=1.0, steps=steps),
-        lambda steps: classic_gaussian(
-            budget=PrivacyBudget(epsilon=0.9, delta=1e-5), body=ball(1.0), shape=(3,), steps=steps
+        lambda steps: mgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3, 4), steps=steps),
+        lambda steps: mvg(
+            budget=BUDGET, sensitivity=ball(1.0), shape=(3, 4), gamma=1.0, steps=steps
         ),
-        lambda steps: k_norm(budget=BUDGET, body=ball(1.0), shape=(30,), steps=steps),
-        lambda steps: rank_one(budget=BUDGET, body=ball(1.0), shape=(30,), steps=steps),
+        lambda steps: classic_gaussian(
+            budget=PrivacyBudget(epsilon=0.9, delta=1e-5),
+            sensitivity=ball(1.0),
+            shape=(3,),
+            steps=steps,
+        ),
+        lambda steps: k_norm(budget=BUDGET, sensitivity=ball(1.0), shape=(30,), steps=steps),
+        lambda steps: rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(30,), steps=steps),
     ],
 )
-def test_composed_steps_honour_their_budget(recipe: Callable[[Steps], Calibrated]) -> None:
+def test_composed_steps_honour_their_budget(recipe: Callable[[Steps], Calibration]) -> None:
     made = recipe(Steps(count=3))
     claimed = made.guarantee.claimed
     assert made.guarantee.verified.delta(claimed.epsilon) <= claimed.delta
@@ -435,7 +455,7 @@ def test_composed_steps_honour_their_budget(recipe: Callable[[Steps], Calibrated
 
 def test_wrong_noise_is_not_certified() -> None:
     """The twin of every certificate: a tenth less noise than calibrated must fail."""
-    made = analytic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,))
+    made = analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,))
     assert isinstance(made.noise, IidNoise)
     assert GaussianProfile(1 / made.noise.sigma).delta(1.0) <= 1e-5
     assert GaussianProfile(1 / (0.999 * made.noise.sigma)).delta(1.0) > 1e-5
@@ -443,32 +463,36 @@ def test_wrong_noise_is_not_certified() -> None:
 
 def test_rank_one_beyond_floating_point_is_refused() -> None:
     with pytest.raises(OutOfReach, match="analytic-gaussian"):
-        rank_one(budget=PrivacyBudget(epsilon=1.0, delta=1e-300), body=ball(1.0), shape=(10,))
+        rank_one(
+            budget=PrivacyBudget(epsilon=1.0, delta=1e-300), sensitivity=ball(1.0), shape=(10,)
+        )
 
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
         (
-            lambda: classic_gaussian(budget=BUDGET, body=ball(1.0), shape=(3,)),
+            lambda: classic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,)),
             "epsilon < 1; use analytic",
         ),
-        (lambda: rank_one(budget=BUDGET, body=ball(1.0), shape=(2,)), "needs M > 2"),
-        (lambda: idn(budget=BUDGET, body=ball(1.0), shape=(2, 2)), "ranges"),
-        (lambda: directional(budget=BUDGET, body=ball(1.0), shape=(2, 2)), "ranges"),
+        (lambda: rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(2,)), "needs M > 2"),
+        (lambda: idn(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 2)), "ranges"),
+        (lambda: directional(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 2)), "ranges"),
         (
-            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 2), gamma=0.4),
+            lambda: mvg(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 2), gamma=0.4),
             "half the sensitivity",
         ),
         (
-            lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(2, 3), gamma=1.0, theorem="psd"),
+            lambda: mvg(
+                budget=BUDGET, sensitivity=ball(1.0), shape=(2, 3), gamma=1.0, theorem="psd"
+            ),
             "not symmetric",
         ),
-        (lambda: mvg(budget=BUDGET, body=ball(1.0), shape=(4,), gamma=1.0), "two axes"),
+        (lambda: mvg(budget=BUDGET, sensitivity=ball(1.0), shape=(4,), gamma=1.0), "two axes"),
         (
             lambda: mvg(
                 budget=BUDGET,
-                body=ball(1.0),
+                sensitivity=ball(1.0),
                 shape=(2, 2),
                 gamma=1.0,
                 allocation=Given(shares=[0.9, 0.2]),
@@ -478,7 +502,7 @@ def test_rank_one_beyond_floating_point_is_refused() -> None:
         (
             lambda: mvg(
                 budget=BUDGET,
-                body=ball(1.0),
+                sensitivity=ball(1.0),
                 shape=(2, 2),
                 gamma=1.0,
                 allocation=Binary(tau=1.0, chosen=[0]),
@@ -486,10 +510,12 @@ def test_rank_one_beyond_floating_point_is_refused() -> None:
             "0 < tau < 1",
         ),
         (
-            lambda: mgm(budget=BUDGET, body=ball(1.0), shape=(2, 2), weights=[[1.0, 0.0], None]),
+            lambda: mgm(
+                budget=BUDGET, sensitivity=ball(1.0), shape=(2, 2), weights=[[1.0, 0.0], None]
+            ),
             "weight > 0",
         ),
-        (lambda: udn(budget=BUDGET, body=ball(1.0), shape=(2, 2), axis=2), "not an axis"),
+        (lambda: udn(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 2), axis=2), "not an axis"),
         (lambda: Steps(count=0), "at least 1"),
         (lambda: Steps(sampling_rate=1.5), "probability"),
     ],
@@ -522,7 +548,7 @@ def test_a_box_under_a_dense_factor_is_refused() -> None:
     with pytest.raises(InvalidSensitivity, match="dense or low-rank factor on axis 0"):
         imgm(
             budget=BUDGET,
-            body=box_of((2, 2), 1.0),
+            sensitivity=box_of((2, 2), 1.0),
             shape=(2, 2),
             factors=[DenseFactor([[2.0, 1.0], [0.0, 1.0]]), ScaledIdentity(2)],
         )

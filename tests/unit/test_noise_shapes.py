@@ -21,7 +21,7 @@ from dpdask.noise import (
     Noise,
     ScaledIdentity,
     SphericalNoise,
-    noise_from_description,
+    noise_from_dict,
 )
 
 DIRECTION = np.array([[0.6], [0.8], [0.0]])
@@ -39,8 +39,8 @@ NOISES: list[Noise] = [
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_noise_is_its_description(noise: Noise) -> None:
-    text = json.dumps(noise.describe(), allow_nan=False)
-    assert noise_from_description(json.loads(text)) == noise
+    text = json.dumps(noise.to_dict(), allow_nan=False)
+    assert noise_from_dict(json.loads(text)) == noise
 
 
 @pytest.mark.parametrize("noise", NOISES[1:3])

@@ -13,7 +13,7 @@ from dpdask.spec import ReleaseSpec, parse_release_spec
 SPEC: dict[str, Any] = {
     "source": {"url": "a.zarr", "array": "x"},
     "output": {"url": "b.zarr"},
-    "unit": {"record_axis": 0, "ranges": [-1, 1]},
+    "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]},
     "query": "identity",
     "privacy": {"epsilon": 1.0, "delta": 1e-5},
     "mechanism": "analytic-gaussian",
@@ -27,7 +27,7 @@ SPEC: dict[str, Any] = {
     [
         {},
         {"query": {"name": "histogram", "edges": [[0, 1], {"low": 0, "high": 1, "bins": 4}]}},
-        {"unit": {"record_axis": 0, "ranges": [[-1, 1], [0, 2]]}},
+        {"privacy_unit": {"record_dim": 0, "ranges": [[-1, 1], [0, 2]]}},
         {"mechanism": {"name": "mvg", "axis": 1, "directions": {"from": "dp-covariance"}}},
         {
             "source": {
@@ -57,7 +57,7 @@ def test_sizes_are_read_with_their_units() -> None:
     ("changes", "text"),
     [
         ({"sauce": {}}, "did you mean 'source'"),
-        ({"unit": {"record_axiss": 0}}, "did you mean 'record_axis'"),
+        ({"privacy_unit": {"record_dims": 0}}, "did you mean 'record_dim'"),
         ({"publish": {"chunk": [1]}}, "did you mean 'chunks'"),
         ({"mechanism": {"name": "mvg", "axes": 1}}, "did you mean 'axis'"),
         ({"query": {"name": "sum", "edges": []}}, "query.edges is no key"),

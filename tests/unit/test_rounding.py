@@ -35,7 +35,7 @@ from dpdask.privacy import Adjacency
 from dpdask.privatizers import kernels, tiles
 from dpdask.privatizers.recipes import Tile, fit_kronecker
 from dpdask.queries.histogram import Histogram
-from dpdask.queries.identity import Declared
+from dpdask.queries.identity import Precomputed
 from dpdask.sensitivity import L2Ball, Origin, RecordBall
 
 KEY = ReleaseKey(bytes(range(32)))
@@ -261,10 +261,10 @@ def test_entries_that_one_unit_can_move() -> None:
 def test_the_noise_grows_until_everything_is_paid_for() -> None:
     factor = low_rank(4096, 4, 9)
     noise = KroneckerNoise((factor, ScaledIdentity(3)))
-    body = RecordBall(
+    sensitivity = RecordBall(
         l2=0.004, record_axis=1, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED
     )
-    mu = body.whitened(noise.factors)
+    mu = sensitivity.whitened(noise.factors)
     recipe, real = fit_kronecker(
         noise,
         mu=mu,
@@ -273,30 +273,30 @@ def test_the_noise_grows_until_everything_is_paid_for() -> None:
         record_axis=1,
         clipping=None,
         asked=None,
-        body=body,
+        sensitivity=sensitivity,
     )
     assert real == mu
     extra, floating = whitened_rounding(
         recipe.noise.factors, ratio=recipe.ratio, moved=4096, norm=64.0
     )
     assert 0 < floating < extra
-    assert body.whitened(recipe.noise.factors) + extra <= mu * (1 + 4e-14)
+    assert sensitivity.whitened(recipe.noise.factors) + extra <= mu * (1 + 4e-14)
     assert recipe.noise.entry_std < 1.01 * noise.entry_std
 
 
 def test_what_floating_point_moves_too_far_is_refused() -> None:
     noise = KroneckerNoise((dense(40, 3), ScaledIdentity(3)))
-    body = L2Ball(l2=1e-9, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    sensitivity = L2Ball(l2=1e-9, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
     with pytest.raises(OutOfReach, match=r"more than 1% of mu.*narrow the bounds"):
         fit_kronecker(
             noise,
-            mu=body.whitened(noise.factors),
+            mu=sensitivity.whitened(noise.factors),
             low=[-1e3] * 2,
             high=[1e3] * 2,
             record_axis=None,
             clipping=None,
             asked=2**20,
-            body=body,
+            sensitivity=sensitivity,
         )
 
 
@@ -307,11 +307,17 @@ def test_finished_results_stay_usable(size: int) -> None:
     """
     factor = low_rank(size, 4, 11)
     noise = KroneckerNoise((factor, ScaledIdentity(8)))
-    body = L2Ball(l2=0.3 * factor.smallest, adjacency=Adjacency.REPLACE_ONE, origin=Origin.DECLARED)
-    query = Declared(
-        source_shape=(size, 8), answer_shape=(size, 8), body=body, bound=None, norm_bound=None
+    sensitivity = L2Ball(
+        l2=0.3 * factor.smallest, adjacency=Adjacency.REPLACE_ONE, origin=Origin.DECLARED
     )
-    fitted = query.fit(noise, mu=body.whitened(noise.factors), asked=None)
+    query = Precomputed(
+        source_shape=(size, 8),
+        answer_shape=(size, 8),
+        sensitivity=sensitivity,
+        bound=None,
+        norm_bound=None,
+    )
+    fitted = query.fit(noise, mu=sensitivity.whitened(noise.factors), asked=None)
     assert fitted.recipe.largest >= 2.0**16 * factor.smallest
     assert fitted.recipe.noise.entry_std < 1.01 * noise.entry_std
     box = (slice(0, size), slice(0, 8))
@@ -321,11 +327,11 @@ def test_finished_results_stay_usable(size: int) -> None:
 
 
 def test_counts_beyond_exact_steps_are_refused() -> None:
-    body = L2Ball(l2=math.sqrt(2), adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    sensitivity = L2Ball(l2=math.sqrt(2), adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
     query = Histogram(
         source_shape=(2**40,),
         answer_shape=(4,),
-        body=body,
+        sensitivity=sensitivity,
         bound=None,
         norm_bound=None,
         record_axis=0,

@@ -37,7 +37,7 @@ def test_gaussian_profile_agrees_with_dp_accounting(mu: float, epsilon: float) -
 def test_analytic_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
     theirs = dp_accounting.get_sigma_gaussian(epsilon, delta)
     ours = analytic_gaussian(
-        budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,)
+        budget=PrivacyBudget(epsilon=epsilon, delta=delta), sensitivity=ball(1.0), shape=(5,)
     )
     assert math.isclose(ours.calibration["sigma"], theirs, rel_tol=1e-4)
 
@@ -72,7 +72,7 @@ def test_sampled_calibration_meets_the_budget_in_dp_accountings_books() -> None:
     budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
     made = analytic_gaussian(
         budget=budget,
-        body=ball(1.0, Adjacency.ADD_REMOVE_ONE),
+        sensitivity=ball(1.0, Adjacency.ADD_REMOVE_ONE),
         shape=(10,),
         steps=Steps(count=2000, sampling_rate=0.004),
     )
@@ -94,7 +94,7 @@ def test_opendps_gaussian_map_agrees_that_our_noise_suffices(epsilon: float, del
     """
     enable_features("contrib")
     ours = analytic_gaussian(
-        budget=PrivacyBudget(epsilon=epsilon, delta=delta), body=ball(1.0), shape=(5,)
+        budget=PrivacyBudget(epsilon=epsilon, delta=delta), sensitivity=ball(1.0), shape=(5,)
     )
     sigma = ours.calibration["sigma"]
     space = vector_domain(atom_domain(T=float, nan=False)), l2_distance(T=float)

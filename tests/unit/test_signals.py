@@ -130,7 +130,7 @@ for n in range(300):
     except KeyboardInterrupt:
         interrupted += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
-    ledger.named(release)  # waits for ever if a transaction of ours was left open
+    ledger.entry_named(release)  # waits for ever if a transaction of ours was left open
 print(interrupted, ledger.verify())
 """
 

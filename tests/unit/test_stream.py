@@ -33,7 +33,7 @@ def test_a_key_shows_nothing_of_itself(caplog: pytest.LogCaptureFixture) -> None
     key = ReleaseKey(SECRET)
     logging.getLogger("test").warning("%s %r", key, [key])
     shown = (
-        f"{key} {key!r} {key:>40} {[key]} {key.travelling()!r}"
+        f"{key} {key!r} {key:>40} {[key]} {key.to_transferable()!r}"
         f" {key.tile(fingerprint=PRINT, component='n', index=())!r}"
     )
     for form in (shown, caplog.text):
@@ -59,7 +59,7 @@ def test_a_key_is_not_compared_hashed_copied_or_pickled_by_accident() -> None:
 
 
 def test_a_key_travels_on_purpose() -> None:
-    arrived = pickle.loads(pickle.dumps(ReleaseKey(SECRET).travelling())).arrive()
+    arrived = pickle.loads(pickle.dumps(ReleaseKey(SECRET).to_transferable())).from_transferable()
     assert arrived.reveal() == SECRET
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dpdask.errors import InvalidNoise
-from dpdask.keystream import ReleaseKey, TileStream, TravellingKey
+from dpdask.keystream import ReleaseKey, TileStream, TransferableKey
 from dpdask.noise import DenseFactor, LowRankFactor
 from dpdask.privatizers.exact_gaussian import exact_integers
 from dpdask.privatizers.grid import Grid, clip_factors, record_norms
@@ -108,9 +108,9 @@ def test_a_tile_can_be_computed_in_parts() -> None:
         assert np.array_equal(part, whole[start:stop])
 
 
-def every_shape(travelling: TravellingKey, tile: int) -> bytes:
+def every_shape(to_transferable: TransferableKey, tile: int) -> bytes:
     """All kernels on one tile, as bytes; runs in other processes too."""
-    key = travelling.arrive()
+    key = to_transferable.from_transferable()
     x = data("float32", (64, 80), tile)
     out = np.empty(x.shape, np.float32)
     made = []
@@ -135,17 +135,17 @@ def every_shape(travelling: TravellingKey, tile: int) -> bytes:
 
 
 def test_threads_order_fork_and_spawn_give_the_same_bytes() -> None:
-    travelling = KEY.travelling()
-    alone = [every_shape(travelling, tile) for tile in range(4)]
+    to_transferable = KEY.to_transferable()
+    alone = [every_shape(to_transferable, tile) for tile in range(4)]
     assert len(set(alone)) == 4
     with ThreadPoolExecutor(4) as pool:
         threads = list(
-            pool.map(every_shape, itertools.repeat(travelling), [3, 2, 1, 0, 0, 1, 2, 3])
+            pool.map(every_shape, itertools.repeat(to_transferable), [3, 2, 1, 0, 0, 1, 2, 3])
         )
     assert threads == alone[::-1] + alone
     for method in ("fork", "spawn"):
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
-            assert list(pool.map(every_shape, itertools.repeat(travelling), range(4))) == alone
+            assert list(pool.map(every_shape, itertools.repeat(to_transferable), range(4))) == alone
 
 
 def test_no_output_tells_zero_from_the_bound_by_its_bits() -> None:

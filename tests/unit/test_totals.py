@@ -26,12 +26,12 @@ from dpdask.sensitivity import L2Ball, Origin
 
 def a_total(**changes: Any) -> Total:
     radius = changes.pop("radius", 2.0)
-    body = L2Ball(l2=radius, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    sensitivity = L2Ball(l2=radius, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
     facts = {
         "largest": 1.0,
         "power": 1,
         "records": 1000,
-        "body": body,
+        "sensitivity": sensitivity,
         "entries": 1,
         "record_axis": 0,
     }
@@ -73,19 +73,19 @@ def test_every_number_fits_and_rounding_is_paid_for(
         entries=entries,
         ranges=ranges,
     )
-    noise = IidNoise((entries,), loud * total.body.radius)
+    noise = IidNoise((entries,), loud * total.sensitivity.radius)
     try:
         fitted = fit_total(noise, total, mu=1 / loud, asked=asked)
     except (OutOfReach, InvalidSensitivity):  # so few steps that a record is below one
         assume(False)
     grid, high = fitted.recipe.grid, fitted.records.grid.high  # type: ignore[attr-defined, union-attr]
     largest_sum = high**power * records
-    fine = Fraction(fitted.unit) / 2**fitted.shift
+    fine = Fraction(fitted.answer_step) / 2**fitted.shift
     assert largest_sum + 2**fitted.shift < 2 ** (63 if power == 1 else 94)
     assert (largest_sum >> fitted.shift) + 1 < 2**50
     assert high**power * fine <= Fraction(largest) ** power
     assert ranged or high <= CLIP_LIMIT
-    assert grid.step == fitted.unit
+    assert grid.step == fitted.answer_step
     sigma = fitted.recipe.noise.sigma  # type: ignore[attr-defined]
     assert grid.step * grid.ratio == sigma
     if asked is not None:
@@ -94,14 +94,17 @@ def test_every_number_fits_and_rounding_is_paid_for(
         assert sigma == noise.sigma
     else:
         needed = Fraction(noise.sigma) * (
-            1 + Fraction(math.sqrt(entries)) * Fraction(fitted.unit) / Fraction(total.body.radius)
+            1
+            + Fraction(math.sqrt(entries))
+            * Fraction(fitted.answer_step)
+            / Fraction(total.sensitivity.radius)
         )
         assert needed <= sigma <= 1.011 * noise.sigma
 
 
 @pytest.mark.parametrize("shift", [0, 1, 7])
 def test_rounding_an_answer_parts_two_of_them_by_one_step_at_most(shift: int) -> None:
-    fitted = Fitted(recipe=None, mu=None, unit=0.5, shift=shift)  # type: ignore[arg-type]
+    fitted = Fitted(recipe=None, mu=None, privacy_unit=0.5, shift=shift)  # type: ignore[arg-type]
     numbers = np.arange(-1000, 1000)
     answers = fitted.answer(numbers)
     words = dataclasses.replace(fitted, words=2).answer(
@@ -160,7 +163,7 @@ def test_directional_noise_grows_by_what_rounding_the_answer_costs() -> None:
     noise = KroneckerNoise((DiagonalFactor(np.array([4.0, 8.0, 16.0])), ScaledIdentity(3)))
     fine = fit_total(noise, total, mu=0.5, asked=2**20)
     assert fine.shift > 0
-    parted = 3 * fine.unit / 4.0  # whitened, along the quietest direction
+    parted = 3 * fine.privacy_unit / 4.0  # whitened, along the quietest direction
     coarse = fit_total(noise, dataclasses.replace(total, records=2, entries=9), mu=0.5, asked=2**20)
     assert coarse.shift == 0
     scale = [float(f.recipe.noise.factors[0].smallest) for f in (fine, coarse)]  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 
 from dpdask import Adjacency, GaussianProfile, Origin, Steps
 from dpdask.mechanisms import amortise, analytic_gaussian, classic_gaussian, idn, mgm, mvg, rank_one
-from dpdask.sensitivity import Box
+from dpdask.sensitivity import EntrywiseBox
 from tests.conftest import VECTORS, ball, budget_of
 
 
@@ -30,7 +30,7 @@ def test_gaussian_delta(vector: dict[str, float]) -> None:
 def test_analytic_sigma(vector: dict[str, Any]) -> None:
     made = analytic_gaussian(
         budget=budget_of(vector),
-        body=ball(vector["l2_sensitivity"]),
+        sensitivity=ball(vector["l2_sensitivity"]),
         shape=(3,),
         steps=Steps(count=vector["steps"]),
     )
@@ -41,7 +41,7 @@ def test_analytic_sigma(vector: dict[str, Any]) -> None:
 @cases("classic_sigma")
 def test_classic_sigma(vector: dict[str, float]) -> None:
     made = classic_gaussian(
-        budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=(3,)
+        budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=(3,)
     )
     assert close(made.calibration["sigma"], vector["sigma"])
 
@@ -51,7 +51,7 @@ def test_mvg_general_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
     made = mvg(
         budget=budget_of(vector),
-        body=ball(vector["l2_sensitivity"]),
+        sensitivity=ball(vector["l2_sensitivity"]),
         shape=shape,
         gamma=vector["gamma"],
     )
@@ -62,7 +62,7 @@ def test_mvg_general_bound(vector: dict[str, Any]) -> None:
 def test_mvg_psd_bound(vector: dict[str, Any]) -> None:
     made = mvg(
         budget=budget_of(vector),
-        body=ball(vector["l2_sensitivity"]),
+        sensitivity=ball(vector["l2_sensitivity"]),
         shape=(vector["r"], vector["r"]),
         gamma=vector["gamma"],
         theorem="psd",
@@ -73,14 +73,14 @@ def test_mvg_psd_bound(vector: dict[str, Any]) -> None:
 @cases("mgm")
 def test_mgm_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
-    made = mgm(budget=budget_of(vector), body=ball(vector["l2_sensitivity"]), shape=shape)
+    made = mgm(budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=shape)
     assert close(made.calibration["bound"], vector["bound"])
 
 
 @cases("idn")
 def test_idn_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
-    box = Box(
+    box = EntrywiseBox(
         shape=shape,
         feature_axis=0,
         widths=(vector["high"] - vector["low"],),
@@ -88,7 +88,8 @@ def test_idn_bound(vector: dict[str, Any]) -> None:
         origin=Origin.PUBLIC_RANGE,
     )
     assert close(
-        idn(budget=budget_of(vector), body=box, shape=shape).calibration["bound"], vector["bound"]
+        idn(budget=budget_of(vector), sensitivity=box, shape=shape).calibration["bound"],
+        vector["bound"],
     )
 
 
@@ -96,7 +97,7 @@ def test_idn_bound(vector: dict[str, Any]) -> None:
 def test_rank_one_paper_and_its_true_delta(vector: dict[str, Any]) -> None:
     made = rank_one(
         budget=budget_of(vector),
-        body=ball(vector["l2_sensitivity"]),
+        sensitivity=ball(vector["l2_sensitivity"]),
         shape=(vector["dimension"],),
         calibration="paper",
     )
@@ -111,7 +112,7 @@ def test_rank_one_paper_and_its_true_delta(vector: dict[str, Any]) -> None:
 def test_rank_one_exact(vector: dict[str, Any]) -> None:
     asked: dict[str, Any] = {
         "budget": budget_of(vector),
-        "body": ball(vector["l2_sensitivity"]),
+        "sensitivity": ball(vector["l2_sensitivity"]),
         "shape": (vector["dimension"],),
     }
     made = rank_one(**asked)

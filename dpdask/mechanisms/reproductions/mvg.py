@@ -18,12 +18,12 @@ import numpy as np
 from scipy import special
 
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms.base import Calibrated, Steps
+from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.mechanisms.gaussian import check_factors, verified_gaussian
 from dpdask.mechanisms.reproductions.mvg_allocation import Allocation, Uniform
 from dpdask.noise import Factor, KroneckerNoise, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
-from dpdask.sensitivity import Body
+from dpdask.sensitivity import SensitivitySet
 
 __all__ = ["mvg", "precision_bound"]
 
@@ -95,7 +95,7 @@ def precision_bound(
 def mvg(
     *,
     budget: PrivacyBudget,
-    body: Body,
+    sensitivity: SensitivitySet,
     shape: tuple[int, ...],
     gamma: float,
     theorem: str = "general",
@@ -104,7 +104,7 @@ def mvg(
     allocation: Allocation = Uniform(),
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
-) -> Calibrated:
+) -> Calibration:
     """Directional matrix noise by MVG's sufficient conditions.
 
     Guarantee: sufficient and very loose; the verified profile is the exact one of the noise.
@@ -128,7 +128,7 @@ def mvg(
         rows=rows,
         columns=columns,
         budget=step,
-        sensitivity=body.radius,
+        sensitivity=sensitivity.radius,
         gamma=gamma,
     )
     modality = modality or ("equi-modal" if theorem == "psd" else "unimodal")
@@ -156,7 +156,7 @@ def mvg(
         )
     return verified_gaussian(
         noise=KroneckerNoise(chosen_factors),
-        body=body,
+        sensitivity=sensitivity,
         budget=budget,
         theorem=f"MVG Thm {3 if theorem == 'psd' else 2}" + steps.suffix(_STRONG),
         steps=steps,

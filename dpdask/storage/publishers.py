@@ -19,22 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from dpdask.errors import ClaimDamaged, StoreError
+from dpdask.errors import OutputLockDamaged, StoreError
 from dpdask.keystream import Seal
-from dpdask.storage.base import NOT_A_FILE, Place
+from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.documents import ROOT
 from dpdask.storage.layout import Layout
-from dpdask.storage.local import LocalPlace
+from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import ManifestEntry, digest_of
 
-__all__ = ["Staging", "drop_claim", "open_group", "release_under_way"]
+__all__ = ["Publisher", "open_group", "read_output_lock", "remove_output_lock"]
 
 SUFFIX = ".dpdask-staging"
 _NAME = re.compile(r"[0-9a-f]{32}")
 _OURS = re.compile(
     r"[0-9a-f]{32}(\..*)?|[0-9a-f]{24}\.part"
 )  # of a release, also half removed; a file half written
-_CLAIM = "release.json"
+_LOCK = "release.json"
 _FOREIGN = (
     "the output holds {what!r}, which is not of this release: something else writes to it, or it"
     " was damaged; stop that and"
@@ -42,9 +42,9 @@ _FOREIGN = (
 )
 
 
-def release_under_way(output: Place) -> str | None:
+def read_output_lock(output: Storage) -> str | None:
     """The public name of the release under way to an output, None when there is none."""
-    content = output.beside(SUFFIX).read(_CLAIM)
+    content = output.beside(SUFFIX).read(_LOCK)
     if content is None:
         return None
     try:
@@ -52,7 +52,7 @@ def release_under_way(output: Place) -> str | None:
     except (ValueError, KeyError, TypeError):
         name = ""
     if not _NAME.fullmatch(name):  # a planted one could lead anywhere
-        raise ClaimDamaged(
+        raise OutputLockDamaged(
             "the note beside the output that a release is under way is damaged; `dpdask abort`"
             " removes it, and `dpdask run`"
             " goes on with what was charged"
@@ -60,43 +60,43 @@ def release_under_way(output: Place) -> str | None:
     return name
 
 
-def drop_claim(output: Place) -> None:
+def remove_output_lock(output: Storage) -> None:
     """Remove a damaged claim."""
-    output.beside(SUFFIX).remove(_CLAIM)
+    output.beside(SUFFIX).remove(_LOCK)
 
 
 @dataclass(frozen=True, repr=False)
-class Staging:
+class Publisher:
     """The unfinished release ``name`` of one output."""
 
-    output: Place
+    output: Storage
     name: str
-    control: Place
-    work: Place
-    data: Place
+    control: Storage
+    work: Storage
+    data: Storage
 
     @classmethod
-    def of(cls, output: Place, name: str) -> Staging:
+    def of(cls, output: Storage, name: str) -> Publisher:
         """The staging of a release, whether it has begun or not."""
         control = output.beside(SUFFIX)
         work = control.inside(name)
         data = (
-            LocalPlace(work.path / "release", scratch=work.path, links=False)
-            if isinstance(work, LocalPlace)
+            LocalStorage(work.path / "release", scratch=work.path, links=False)
+            if isinstance(work, LocalStorage)
             else output
         )
         return cls(output, name, control, work, data)
 
     def __repr__(self) -> str:
-        return "<Staging>"
+        return "<Publisher>"
 
-    def begin(self) -> bool:
+    def lock_output(self) -> bool:
         """Claim the output; whether this call did. Another release under way is an error."""
         self._check_no_links()
         try:
             self.control.make()
-            claimed = self.control.create(_CLAIM, self._claim())
-            if not claimed and not self.claimed():
+            locked = self.control.create(_LOCK, self._lock())
+            if not locked and not self.holds_lock():
                 raise StoreError(
                     "another release to this output is under way; `dpdask resume` or `dpdask"
                     " abort` it first"
@@ -106,30 +106,30 @@ class Staging:
             raise StoreError(
                 f"cannot stage beside the output: {error.strerror}; choose another output.url"
             ) from None
-        for name in self.control.names() - {_CLAIM, self.name}:
+        for name in self.control.names() - {_LOCK, self.name}:
             if _OURS.fullmatch(
                 name
             ):  # of releases that were given up; nothing else is ours to remove
                 self.control.inside(name).delete()
-        return claimed
+        return locked
 
     def _check_no_links(self) -> None:
         """Refuse a staging folder that leads elsewhere: what is written and removed there would be
         somebody else's.
         """
-        for place in (self.control, self.work, self.data):
-            if isinstance(place, LocalPlace) and place.path.is_symlink():
+        for storage in (self.control, self.work, self.data):
+            if isinstance(storage, LocalStorage) and storage.path.is_symlink():
                 raise StoreError(
                     "the staging beside the output is a link to somewhere else; remove it, or"
                     " choose another output.url"
                 )
 
-    def _claim(self) -> bytes:
+    def _lock(self) -> bytes:
         return json.dumps({"release": self.name}).encode()
 
-    def claimed(self) -> bool:
+    def holds_lock(self) -> bool:
         """Whether the output is claimed for this release."""
-        return release_under_way(self.output) == self.name
+        return read_output_lock(self.output) == self.name
 
     def put(
         self, layout: Layout, index: tuple[int, ...], block: np.ndarray[Any, Any]
@@ -158,7 +158,7 @@ class Staging:
         """Remove staged units that are not what they should be, as long as the output is claimed
         for this release.
         """
-        if not self.claimed():
+        if not self.holds_lock():
             raise StoreError(
                 "the staging beside the output is gone: the release was finished or aborted"
                 " elsewhere"
@@ -180,7 +180,7 @@ class Staging:
                 return False
             return not digest or digest_of([stored]) == entry.digest
 
-    def record(self, entries: Iterable[ManifestEntry], seal: Seal) -> None:
+    def append_manifest(self, entries: Iterable[ManifestEntry], seal: Seal) -> None:
         """Keep the entries of finished units, as one more sealed segment of the manifest."""
         content = json.dumps(list(entries)).encode()
         try:
@@ -191,7 +191,7 @@ class Staging:
         except OSError as error:
             raise _plain(error) from None
 
-    def recorded(self, seal: Seal) -> list[ManifestEntry]:
+    def read_manifest(self, seal: Seal) -> list[ManifestEntry]:
         """The entries of all segments; one that this release did not seal counts for nothing."""
         entries: list[ManifestEntry] = []
         for name in self._segments():
@@ -204,7 +204,7 @@ class Staging:
             name for name in self.work.names() if re.fullmatch(r"manifest-[0-9]{6}\.json", name)
         )
 
-    def check_alone(self, keys: set[str]) -> None:
+    def check_no_foreign_objects(self, keys: set[str]) -> None:
         """Nothing but the release's own objects is where they are: on an object store others can
         write there.
         """
@@ -216,7 +216,7 @@ class Staging:
         if foreign:
             raise StoreError(_FOREIGN.format(what=min(foreign)))
 
-    def make_ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
+    def ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
         """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees
         the release yet.
 
@@ -224,7 +224,7 @@ class Staging:
         a folder, which is published whole; on an object store, where others can write too, it is an
         error.
         """
-        local = isinstance(self.data, LocalPlace)
+        local = isinstance(self.data, LocalStorage)
         for name, content in documents.items():
             if name == ROOT:
                 _write(self.data if local else self.work, name, content)
@@ -245,19 +245,19 @@ class Staging:
         except OSError as error:
             raise _plain(error) from None
 
-    def ready(self) -> bytes | None:
-        """The root document that :meth:`make_ready` put, as long as :meth:`publish` has not made it
+    def ready_root(self) -> bytes | None:
+        """The root document that :meth:`ready` put, as long as :meth:`publish` has not made it
         visible.
         """
-        return (self.data if isinstance(self.data, LocalPlace) else self.work).read(ROOT)
+        return (self.data if isinstance(self.data, LocalStorage) else self.work).read(ROOT)
 
     def publish(self, root: bytes) -> bool:
         """Make a ready release with this root document visible at once; False if something is there
         already.
         """
         try:
-            if isinstance(self.data, LocalPlace):
-                assert isinstance(self.output, LocalPlace)
+            if isinstance(self.data, LocalStorage):
+                assert isinstance(self.output, LocalStorage)
                 return self.data.move_to(self.output)
             return self.output.create(ROOT, root)
         except OSError as error:
@@ -275,24 +275,24 @@ class Staging:
         """
         if charged and self.data is self.output and self.output.read(ROOT) is None:
             try:
-                ours = release_under_way(self.output) in (self.name, None)
-            except ClaimDamaged:
+                ours = read_output_lock(self.output) in (self.name, None)
+            except OutputLockDamaged:
                 ours = False
             if ours:
                 self.output.delete()
         for name in self.control.names():  # a deletion that was cut off left another name
             if name.startswith(self.name):
                 self.control.inside(name).delete()
-        if isinstance(self.control, LocalPlace):
-            self.control.remove_if(_CLAIM, self._claim())
+        if isinstance(self.control, LocalStorage):
+            self.control.remove_if(_LOCK, self._lock())
             self.control.remove_empty()
-        elif self.control.read(_CLAIM) == self._claim():
-            self.control.remove(_CLAIM)
+        elif self.control.read(_LOCK) == self._lock():
+            self.control.remove(_LOCK)
 
 
-def _write(place: Place, name: str, content: Any) -> None:
+def _write(storage: Storage, name: str, content: Any) -> None:
     try:
-        place.write(name, content)
+        storage.write(name, content)
     except OSError as error:
         plain = _plain(error)
     else:
@@ -315,16 +315,16 @@ def _plain(error: OSError) -> StoreError:
     )
 
 
-def open_group(place: Place, *, consolidated: bool | None = None) -> Any:
+def open_group(storage: Storage, *, consolidated: bool | None = None) -> Any:
     """A published group for reading; ``consolidated`` says whether to trust its copy of all
     metadata, if there is one.
     """
     import zarr
 
-    if place.read(ROOT) is None:
+    if storage.read(ROOT) is None:
         raise StoreError("there is no published release; check the path or URL")
     try:
-        return zarr.open_group(place.zarr_store(), mode="r", use_consolidated=consolidated)
+        return zarr.open_group(storage.zarr_store(), mode="r", use_consolidated=consolidated)
     except Exception as error:
         kind = type(error).__name__
     raise StoreError(f"the group's metadata cannot be read ({kind}); restore it from a copy")
