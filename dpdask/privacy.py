@@ -11,9 +11,10 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from dpdask.errors import InvalidBudget
+from dpdask.types import Json
 
 __all__ = ["Adjacency", "Guarantee", "PrivacyBudget", "PrivacyProfile"]
 
@@ -70,7 +71,7 @@ class PrivacyProfile(Protocol):
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at ``delta``, rounded up."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": ..., "configuration": ...}``, enough to build the same profile again."""
 
 
@@ -107,7 +108,7 @@ class Guarantee:
         )
         return profile if self.doubt is None else f"{self.doubt} ({profile} in exact arithmetic)"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The guarantee as JSON-ready facts."""
         return {
             "claimed": {

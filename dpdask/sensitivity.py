@@ -33,6 +33,7 @@ import numpy as np
 
 from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
+from dpdask.types import Floats, Json
 
 __all__ = [
     "EntrywiseBox",
@@ -70,7 +71,7 @@ class Whitening(Protocol):
     def largest_whitened_axis(self) -> float:
         """max_j ||U^-1 e_j||, rounded up."""
 
-    def diagonal(self) -> float | np.ndarray[Any, np.dtype[np.float64]] | None:
+    def diagonal(self) -> float | Floats | None:
         """The diagonal of U when U is diagonal (a number when constant), else None."""
 
 
@@ -113,7 +114,7 @@ class SensitivitySet(abc.ABC):
     def whitened(self, factors: Sequence[Whitening]) -> float:
         """sup ||W D|| for Kronecker noise with these factors, rounded up."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": ..., "configuration": ...}``, enough to build the same body again."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {
@@ -175,9 +176,7 @@ class RecordBall(SensitivitySet):
         return reach * _ROUND_UP
 
 
-def _squared_widths(
-    widths: tuple[float, ...], size: int
-) -> np.ndarray[Any, np.dtype[np.float64]] | float:
+def _squared_widths(widths: tuple[float, ...], size: int) -> Floats | float:
     if len(widths) == 1:
         return widths[0] ** 2
     if len(widths) != size:
@@ -194,7 +193,7 @@ def _check_widths(widths: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(_positive("range width", width) for width in widths)
 
 
-def _diagonals(factors: Sequence[Whitening]) -> list[np.ndarray[Any, np.dtype[np.float64]] | float]:
+def _diagonals(factors: Sequence[Whitening]) -> list[Floats | float]:
     found = []
     for axis, factor in enumerate(factors):
         diagonal = factor.diagonal()
@@ -208,9 +207,7 @@ def _diagonals(factors: Sequence[Whitening]) -> list[np.ndarray[Any, np.dtype[np
     return found
 
 
-def _total(
-    diagonal: np.ndarray[Any, np.dtype[np.float64]] | float, size: int, squares: Any = 1.0
-) -> float:
+def _total(diagonal: Floats | float, size: int, squares: Any = 1.0) -> float:
     """sum of squares_i / diagonal_i^2 over an axis."""
     if isinstance(diagonal, float) and not isinstance(squares, np.ndarray):
         return size * float(squares) / diagonal**2
@@ -312,16 +309,14 @@ class EntrywiseBox(SensitivitySet):
         return math.sqrt(total) * _ROUND_UP
 
 
-def sensitivity_from_dict(description: dict[str, Any]) -> SensitivitySet:
+def sensitivity_from_dict(description: Json) -> SensitivitySet:
     """The body that ``describe`` wrote."""
-    kinds: dict[str, Any] = {
-        kind.name: kind for kind in (L2Ball, RecordBall, RecordBox, EntrywiseBox)
-    }
+    kinds: Json = {kind.name: kind for kind in (L2Ball, RecordBall, RecordBox, EntrywiseBox)}
     if description["name"] not in kinds:
         raise InvalidSensitivity(
             f"sensitivity {description['name']!r} is unknown; use {', '.join(kinds)}"
         )
-    given: dict[str, Any] = {
+    given: Json = {
         name: tuple(v) if isinstance(v, list) else v
         for name, v in description["configuration"].items()
     }

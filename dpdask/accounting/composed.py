@@ -24,6 +24,7 @@ from dpdask.accounting.radial import RADIAL_LAWS
 from dpdask.accounting.spherical import SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.privacy import Adjacency, PrivacyProfile
+from dpdask.types import Json
 
 __all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_dict"]
 
@@ -103,7 +104,7 @@ class SampledProfile:
             return inner
         return math.log1p(self.sampling_rate * math.expm1(inner)) * (1 + 1e-15)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": "sampled", "configuration": ...}``."""
         return {
             "name": "sampled",
@@ -161,7 +162,7 @@ class ComposedProfile:
             return math.inf
         return math.inf if math.isnan(found) else found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": "composed", "configuration": {"parts": [...]}}``."""
         return {
             "name": "composed",
@@ -230,7 +231,7 @@ def _is_slow(profile: PrivacyProfile) -> bool:
     )
 
 
-def profile_from_dict(description: dict[str, Any]) -> PrivacyProfile:
+def profile_from_dict(description: Json) -> PrivacyProfile:
     """The profile that ``describe`` wrote; floats survive JSON exactly."""
     name, given = description["name"], description["configuration"]
     if name == "gaussian":

@@ -39,6 +39,7 @@ from dpdask.accounting.rounding import DELTA_SLACK
 from dpdask.accounting.spherical import SphericalProfile
 from dpdask.errors import InvalidBudget, OutOfReach
 from dpdask.privacy import PrivacyProfile
+from dpdask.types import Json
 
 __all__ = ["Dominated", "dominating_gaussian"]
 
@@ -80,7 +81,7 @@ class Dominated:
             return math.inf
         return GaussianProfile(self.mu).epsilon(left) if self.mu else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": "dominated", "configuration": {"mu": ..., "delta0": ...}}``."""
         return {"name": "dominated", "configuration": {"mu": self.mu, "delta0": self.delta0}}
 

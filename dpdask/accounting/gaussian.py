@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -28,6 +27,7 @@ from scipy.optimize import brentq
 from dpdask.accounting.rounding import CALIBRATION_SLACK, round_up_delta, smallest_epsilon
 from dpdask.errors import InvalidBudget, OutOfReach
 from dpdask.privacy import PrivacyBudget
+from dpdask.types import Floats, Json
 
 __all__ = ["GaussianProfile", "gaussian_log_delta"]
 
@@ -40,8 +40,8 @@ def _mills(t: float) -> float:
 
 
 def _one_minus_t_mills(
-    t: np.ndarray[Any, np.dtype[np.float64]],
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+    t: Floats,
+) -> Floats:
     near = np.minimum(t, 50.0)
     direct = 1 - near * math.sqrt(math.pi / 2) * special.erfcx(near / math.sqrt(2))
     far = 1 / np.maximum(t, 50.0) ** 2
@@ -113,6 +113,6 @@ class GaussianProfile:
         """The smallest epsilon at ``delta``, rounded up."""
         return smallest_epsilon(lambda e: gaussian_log_delta(self.mu, e), math.log(delta))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": "gaussian", "configuration": {"mu": ...}}``."""
         return {"name": "gaussian", "configuration": {"mu": self.mu}}

@@ -11,13 +11,13 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-__all__ = ["RADIAL_LAWS", "Chi", "Floats", "Gamma", "HalfNormal", "RadialLaw", "gamma_ratio"]
+from dpdask.types import Floats, Json
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+__all__ = ["RADIAL_LAWS", "Chi", "Floats", "Gamma", "HalfNormal", "RadialLaw", "gamma_ratio"]
 
 
 def gamma_ratio(n: float) -> float:
@@ -90,7 +90,7 @@ class RadialLaw(abc.ABC):
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """ln E[(R / scale)^(2 order)]."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": ..., "configuration": {"scale": ...}}``."""
         return {"name": self.name, "configuration": {"scale": self.scale}}
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpdask.accounting.radial import Floats, RadialLaw, gamma_ratio
 from dpdask.accounting.rounding import round_up_delta, smallest_epsilon
 from dpdask.errors import InvalidBudget, InvalidMechanism
+from dpdask.types import Json
 
 __all__ = ["SphericalProfile"]
 
@@ -257,7 +257,7 @@ class SphericalProfile:
         """The smallest epsilon at ``delta``, rounded up."""
         return smallest_epsilon(self.log_delta, math.log(delta))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": "spherical", "configuration": ...}``."""
         return {
             "name": "spherical",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dpdask.cli.printing import console, print_json
+from dpdask.types import Json
 
 if TYPE_CHECKING:  # most commands of the program need no database
     from dpdask.ledger import LedgerHead
@@ -130,7 +131,7 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
             click.echo(f"{head.dataset} {head.sequence} {head.hash}")
 
 
-def _signed(head: LedgerHead) -> dict[str, Any]:
+def _signed(head: LedgerHead) -> Json:
     """A head, when it was looked up, and the curator's signature over both."""
     from dpdask.errors import InvalidKey
     from dpdask.signing import load_signing_key, sign_head

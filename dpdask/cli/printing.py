@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dpdask.errors import InvalidSpec
+from dpdask.types import Json
 
 __all__ = ["console", "numbers", "print_json", "warn", "whole"]
 
@@ -39,7 +40,7 @@ def warn(warnings: tuple[str, ...]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def print_json(facts: dict[str, Any]) -> None:
+def print_json(facts: Json) -> None:
     """JSON for programs."""
     click.echo(json.dumps(_finite(facts), indent=2, allow_nan=False))
 

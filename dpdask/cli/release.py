@@ -14,6 +14,7 @@ import click
 from dpdask.cli.interrupts import interruptible
 from dpdask.cli.printing import console, numbers, print_json, warn
 from dpdask.errors import InvalidSpec
+from dpdask.types import Json
 
 __all__ = ["abort", "demo", "plan", "registry", "resume", "run", "serve", "show", "verify"]
 
@@ -325,10 +326,10 @@ def _print_receipt(receipt: Any, as_json: bool) -> None:
     click.echo(f"published: {receipt.output} (array {receipt.array})")
 
 
-def _parsed_options(options: tuple[str, ...]) -> dict[str, Any]:
+def _parsed_options(options: tuple[str, ...]) -> Json:
     from dpdask.spec.release import EnvironmentValue
 
-    found: dict[str, Any] = {}
+    found: Json = {}
     for option in options:
         name, separator, value = option.partition("=")
         if not separator:
@@ -355,7 +356,7 @@ def _progress(silent: bool) -> Iterator[Any]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        known: dict[str, Any] = {}
+        known: Json = {}
 
         def watch(progress: Any) -> None:
             if progress.stage not in known:

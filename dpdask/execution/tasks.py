@@ -26,6 +26,7 @@ from dpdask.privatizers.grid import Grid, clip_factors, no_norms, record_norms
 from dpdask.privatizers.recipes import Tile
 from dpdask.queries import Clip, Fitted, Query, SummedQuery
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
+from dpdask.types import Array
 
 __all__ = [
     "Opaque",
@@ -50,7 +51,7 @@ R = TypeVar("R")
 _local = threading.local()
 
 
-def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """This thread's buffer, kept between tiles: fresh memory costs more than the noise."""
     size = math.prod(shape) * dtype.itemsize
     kept = getattr(_local, name, None)
@@ -254,7 +255,7 @@ def write_tiles(
     return written
 
 
-def _put(job: TileJob, chunk_index: Index, block: np.ndarray[Any, Any], written: Written) -> None:
+def _put(job: TileJob, chunk_index: Index, block: Array, written: Written) -> None:
     entry = job.staging.put(job.layout, chunk_index, block)
     if entry is None:
         written.conflicts.append(job.layout.key(chunk_index))
@@ -262,9 +263,7 @@ def _put(job: TileJob, chunk_index: Index, block: np.ndarray[Any, Any], written:
         written.entries.append(entry)
 
 
-def _factors(
-    job: TileJob, box: Region, block: np.ndarray[Any, Any], first: int, factors: Opaque | None
-) -> Any:
+def _factors(job: TileJob, box: Region, block: Array, first: int, factors: Opaque | None) -> Any:
     """The clip factors of a tile's records: from the pass over norms, or from the tile itself where
     it holds them whole.
     """
@@ -284,10 +283,10 @@ def _released(
     key: ReleaseKey,
     index: Index,
     box: Region,
-    block: np.ndarray[Any, Any],
+    block: Array,
     factors: Any,
     radius: float | None,
-) -> np.ndarray[Any, Any]:
+) -> Array:
     dtype = np.dtype(job.layout.dtype)
     plain = dtype.kind == "i" or (job.query.divisor == 1 and not job.query.symmetric)
     kind = dtype if plain else np.dtype(np.float64)
@@ -308,7 +307,7 @@ def _symmetrised(
     block: Any,
     released: Any,
     radii: dict[Index, float],
-) -> np.ndarray[Any, Any]:
+) -> Array:
     """(Y + Y')/2: a tile's own noise averaged with that of its mirror image."""
     mirror = index[::-1]
     other = released
@@ -317,7 +316,7 @@ def _symmetrised(
         other = _released(
             job, key, mirror, across, np.ascontiguousarray(block.T), None, radii.get(mirror)
         )
-    average: np.ndarray[Any, Any] = ((released + other.T) / 2).astype(job.layout.dtype)
+    average: Array = ((released + other.T) / 2).astype(job.layout.dtype)
     return average
 
 
@@ -341,7 +340,7 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
 
 
 @redact_exceptions
-def noisy_answer(job: TileJob, answer: Opaque) -> np.ndarray[Any, Any]:
+def noisy_answer(job: TileJob, answer: Opaque) -> Array:
     """A small answer with its noise, for the driver: differentially private, so it may travel and
     be kept.
     """

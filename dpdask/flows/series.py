@@ -19,6 +19,7 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
 from dpdask.storage import open_source, open_storage
+from dpdask.types import Json
 
 __all__ = ["RateLimit", "privatize_series"]
 
@@ -145,9 +146,7 @@ def next_release(
     return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
 
 
-def _windowed(
-    spec: ReleaseSpec, window: dict[str, Any], url: str, burned: list[dict[str, Any]]
-) -> ReleaseSpec:
+def _windowed(spec: ReleaseSpec, window: Json, url: str, burned: list[Json]) -> ReleaseSpec:
     """The spec of one window; one that was burned before is asked for anew, as another edition."""
     changes = {
         "source": spec.source.model_copy(update={"window": WindowSection(**window)}),

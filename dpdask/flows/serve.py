@@ -10,6 +10,7 @@ from dpdask.flows.privatize import privatize
 from dpdask.flows.series import RateLimit, check_series_output, privatize_series
 from dpdask.planning import check_no_placeholders
 from dpdask.spec import load_release_spec
+from dpdask.types import Json
 
 __all__ = ["check_schedule", "serve"]
 
@@ -35,7 +36,7 @@ def serve(
     check_schedule(every=every, cron=cron)
     loaded = load_release_spec(spec_path)
     spec = loaded.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    parameters: dict[str, Any] = {"spec": spec}
+    parameters: Json = {"spec": spec}
     chosen: Any = privatize
     if series is None:
         if (

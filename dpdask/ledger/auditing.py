@@ -22,6 +22,7 @@ from dpdask.ledger.hash_chain import (
 )
 from dpdask.ledger.schema import datasets, entries
 from dpdask.privacy import PrivacyBudget
+from dpdask.types import Json
 
 __all__ = ["audit"]
 
@@ -61,7 +62,7 @@ def _audit_dataset(connection: Connection, name: str) -> int:
     return len(rows)
 
 
-def _check_charge(row: Any, facts: dict[str, Any], total: PrivacyBudget) -> None:
+def _check_charge(row: Any, facts: Json, total: PrivacyBudget) -> None:
     charge = charge_in(facts)
     if charge is None or not covers(charge, profile_from_dict(facts["profile"])):
         raise LedgerCorrupt(
@@ -87,7 +88,7 @@ def _audit_old(name: str, rows: list[Any], upgrade: Any) -> None:
     """Entries of 0.1.0: their chain by their own rule, their charges by what the upgrade noted of
     them.
     """
-    noted: dict[str, Any] = body_of(upgrade)["charges"]
+    noted: Json = body_of(upgrade)["charges"]
     previous, clock, spent = GENESIS, "", NOTHING
     for place, row in enumerate(rows, start=1):
         facts = body_of(row)

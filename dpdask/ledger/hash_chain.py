@@ -22,6 +22,7 @@ from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.models import CLOSING, LedgerHead
 from dpdask.ledger.schema import datasets, entries
 from dpdask.privacy import PrivacyBudget
+from dpdask.types import Json
 
 __all__ = [
     "GENESIS",
@@ -94,11 +95,11 @@ def total_in(first: Any) -> PrivacyBudget:
     return PrivacyBudget(epsilon=opening["epsilon"], delta=opening["delta"])
 
 
-def body_of(row: Any) -> dict[str, Any]:
+def body_of(row: Any) -> Json:
     """What an entry says, if its hash is the one of what it says."""
     if row.hash != chain_hash(row.previous, row.dataset, row.release or "", row.kind, row.body):
         raise _broken(row, "is not what its hash was made of")
-    facts: dict[str, Any] = json.loads(row.body)
+    facts: Json = json.loads(row.body)
     return facts
 
 
@@ -107,13 +108,13 @@ def spent_after(row: Any) -> Spent:
     return Spent.read(row.mu_squared, row.delta)
 
 
-def charge_in(facts: dict[str, Any]) -> Dominated | None:
+def charge_in(facts: Json) -> Dominated | None:
     """What an entry charges."""
     charge = facts.get("charge")
     return None if charge is None else Dominated(charge["mu"], charge["delta0"])
 
 
-def check_link(row: Any, before: Any | None) -> dict[str, Any]:
+def check_link(row: Any, before: Any | None) -> Json:
     """Refuse an entry that does not follow from the one before it, or whose sums or columns are not
     its own; its body.
     """
@@ -150,9 +151,9 @@ def _broken(row: Any, what: str) -> LedgerCorrupt:
 _COLUMNS = ("settled", "name", "array", "record_axis", "series")
 
 
-def columns_of(kind: str, facts: dict[str, Any]) -> dict[str, Any]:
+def columns_of(kind: str, facts: Json) -> Json:
     """The parts of a body that the database indexes."""
-    found: dict[str, Any] = dict.fromkeys(_COLUMNS)
+    found: Json = dict.fromkeys(_COLUMNS)
     found["settled"] = facts["settled"] if kind == "settle" else ""
     if kind == "reserve":
         found |= {name: facts.get(name) for name in ("name", "array", "record_axis")}
@@ -175,9 +176,7 @@ def last_step(connection: Connection, release: str) -> Any:
     return steps[-1]
 
 
-def check_same(
-    connection: Connection, steps: list[Any], description: dict[str, Any]
-) -> Dominated | None:
+def check_same(connection: Connection, steps: list[Any], description: Json) -> Dominated | None:
     """A reservation may be repeated only as it was, and only while the release is open; what it was
     charged.
     """
@@ -211,7 +210,7 @@ def append(
     dataset: str,
     standing: Standing | None,
     kind: str,
-    facts: dict[str, Any],
+    facts: Json,
     release: str | None = None,
     charge: Dominated | None = None,
 ) -> LedgerHead:

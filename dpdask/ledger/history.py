@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -12,6 +11,7 @@ from dpdask.accounting import profile_from_dict
 from dpdask.ledger.hash_chain import Standing, body_of, spent_after, steps_of, total_in
 from dpdask.ledger.models import DatasetState, LedgerEntry, LedgerHead, SeriesWindow
 from dpdask.ledger.schema import entries
+from dpdask.types import Json
 
 __all__ = ["dataset_state", "ledger_entry", "series_windows"]
 
@@ -26,7 +26,7 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
         entries.c.kind != "settle",
     )
     rows = connection.execute(query.order_by(entries.c.sequence)).all()
-    details: dict[str, dict[str, Any]] = {}
+    details: dict[str, Json] = {}
     for row in rows:
         if row.kind == "reserve":
             facts = json.loads(row.body)
@@ -57,7 +57,7 @@ def ledger_entry(connection: Connection, release: str) -> LedgerEntry | None:
     reserved = steps[0]
     opening = select(entries).where(entries.c.dataset == reserved.dataset, entries.c.sequence == 1)
     noted = body_of(reserved)
-    published: dict[str, Any] = next((body_of(row) for row in steps if row.kind == "publish"), {})
+    published: Json = next((body_of(row) for row in steps if row.kind == "publish"), {})
     return LedgerEntry(
         dataset=reserved.dataset,
         release=release,

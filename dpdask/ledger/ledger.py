@@ -58,6 +58,7 @@ from dpdask.ledger.schema import (
 )
 from dpdask.ledger.versions import prepare_schema
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
+from dpdask.types import Json
 
 __all__ = ["Ledger"]
 
@@ -184,7 +185,7 @@ class Ledger:
         release: str,
         profile: PrivacyProfile,
         privacy_unit: PrivacyUnit = PrivacyUnit(),
-        facts: dict[str, Any] | None = None,
+        facts: Json | None = None,
     ) -> Reservation:
         """Charge ``profile`` to ``dataset`` for the release with this fingerprint, or refuse before
         anything is written.
@@ -370,7 +371,7 @@ class Ledger:
         self,
         release: str,
         kind: str,
-        facts: dict[str, Any],
+        facts: Json,
         after: str | None = None,
         before: str | None = None,
     ) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
+from dpdask.types import Json
 
 __all__ = [
     "CLOSING",
@@ -31,7 +31,7 @@ class LedgerHead:
     sequence: int
     hash: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The head as JSON-ready facts."""
         return {"dataset": self.dataset, "sequence": self.sequence, "hash": self.hash}
 
@@ -52,7 +52,7 @@ class PrivacyUnit:
     record_axis: int | None = None
     array_in_other_dataset: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """What a reservation notes."""
         return {
             "adjacency": str(self.adjacency),
@@ -82,7 +82,7 @@ class DatasetState:
     total: PrivacyBudget
     spent: PrivacyProfile | None
     releases: dict[str, str]
-    details: dict[str, dict[str, Any]]
+    details: dict[str, Json]
     head: LedgerHead
 
     @property
@@ -99,7 +99,7 @@ class DatasetState:
             self.spent is not None and not self.spent.delta(self.total.epsilon) <= self.total.delta
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The state as JSON-ready facts."""
         return {
             "dataset": self.name,
@@ -129,7 +129,7 @@ class SeriesWindow:
     and its last step.
     """
 
-    window: dict[str, Any]
+    window: Json
     array: str | None
     output: str
     last: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from scipy.optimize import brentq
 
@@ -13,6 +12,7 @@ from dpdask.accounting import GaussianProfile, SampledProfile, SphericalProfile,
 from dpdask.errors import InvalidMechanism
 from dpdask.noise import Noise
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget, PrivacyProfile
+from dpdask.types import Json
 
 __all__ = ["Calibration", "Steps", "amortise", "amplified_rate"]
 
@@ -26,9 +26,9 @@ class Calibration:
     calibration: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything as JSON-ready facts."""
-        facts: dict[str, Any] = {
+        facts: Json = {
             "noise": self.noise.to_dict(),
             "guarantee": self.guarantee.to_dict(),
             "calibration": dict(self.calibration),

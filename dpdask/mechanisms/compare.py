@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dpdask.mechanisms import (
 from dpdask.mechanisms.mgm import check_weights
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
+from dpdask.types import Json
 
 __all__ = ["Comparison", "Row", "compare_mechanisms"]
 
@@ -69,12 +69,12 @@ class Comparison:
         ]
         return min(losses, default=math.nan)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Everything as JSON-ready facts."""
         best = self.best()
         rows = []
         for row in self.rows:
-            facts: dict[str, Any] = {"mechanism": row.mechanism}
+            facts: Json = {"mechanism": row.mechanism}
             if row.calibrated is None:
                 facts["unavailable"] = row.unavailable
             else:
@@ -109,7 +109,7 @@ def compare_mechanisms(
         raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0")
     if weights is not None:
         check_weights(weights, shape[axis])
-    asked: dict[str, Any] = {"budget": budget, "sensitivity": sensitivity, "shape": shape}
+    asked: Json = {"budget": budget, "sensitivity": sensitivity, "shape": shape}
     per_axis = (
         None if weights is None else [weights if i == axis else None for i in range(len(shape))]
     )

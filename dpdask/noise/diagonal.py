@@ -11,6 +11,7 @@ import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.noise.rounding import gamma
+from dpdask.types import Floats, Json
 
 __all__ = [
     "DiagonalFactor",
@@ -21,7 +22,6 @@ __all__ = [
     "positive_scales",
 ]
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 _UP = 1 + 1e-14
 
@@ -96,7 +96,7 @@ class Factor(abc.ABC):
         """U as a matrix; for small sizes."""
 
     @abc.abstractmethod
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": ..., "configuration": ...}``."""
 
     def diagonal(self) -> Floats | float | None:
@@ -157,7 +157,7 @@ class ScaledIdentity(Factor):
         """scale * I."""
         return self.scale * np.eye(self.length)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``identity`` or ``scaled``."""
         if self.scale == 1.0:
             return {"name": "identity", "configuration": {"size": self.length}}
@@ -212,6 +212,6 @@ class DiagonalFactor(Factor):
         """diag(scales)."""
         return np.diag(self.scales)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``diagonal``."""
         return {"name": "diagonal", "configuration": {"scales": self.scales.tolist()}}

@@ -11,13 +11,13 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpdask.accounting.radial import RADIAL_LAWS, RadialLaw
 from dpdask.errors import InvalidNoise
 from dpdask.noise.factors import Factor, Floats, factor_from_dict
+from dpdask.types import Json
 
 __all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_dict"]
 
@@ -57,7 +57,7 @@ class Noise(abc.ABC):
         """
 
     @abc.abstractmethod
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``{"name": ..., "configuration": ...}``."""
 
     @property
@@ -118,7 +118,7 @@ class IidNoise(Noise):
         """sigma^2."""
         return np.array([self.sigma**2])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``iid``."""
         return {"name": "iid", "configuration": {"shape": list(self.shape), "sigma": self.sigma}}
 
@@ -163,7 +163,7 @@ class KroneckerNoise(Noise):
         others = math.prod(f.power_sum(2) / f.size for i, f in enumerate(self.factors) if i != axis)
         return np.atleast_1d(np.asarray(self.factors[axis].row_variances(), dtype=float)) * others
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``kronecker``."""
         return {
             "name": "kronecker",
@@ -207,7 +207,7 @@ class SphericalNoise(Noise):
         """E[R^2] / M, by symmetry."""
         return np.array([self.expected_squared_loss / self.entries])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``spherical``."""
         return {
             "name": "spherical",
@@ -215,7 +215,7 @@ class SphericalNoise(Noise):
         }
 
 
-def noise_from_dict(description: dict[str, Any]) -> Noise:
+def noise_from_dict(description: Json) -> Noise:
     """The noise that ``describe`` wrote."""
     name, given = description["name"], description["configuration"]
     if name == "iid":

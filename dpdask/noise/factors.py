@@ -11,13 +11,13 @@ smallest singular value and its longest whitened axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.noise.diagonal import DiagonalFactor, Factor, Floats, ScaledIdentity, positive_scales
 from dpdask.noise.mixing import DenseFactor, LowRankFactor, check_orthonormal
+from dpdask.types import Json
 
 __all__ = [
     "DenseFactor",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def factor_from_dict(description: dict[str, Any]) -> Factor:
+def factor_from_dict(description: Json) -> Factor:
     """The factor that ``describe`` wrote."""
     name, given = description["name"], description["configuration"]
     if name in ("identity", "scaled"):

@@ -13,6 +13,7 @@ import numpy as np
 from dpdask.errors import InvalidNoise
 from dpdask.noise.diagonal import Factor, Floats, frozen_array, positive_scales
 from dpdask.noise.rounding import UNIT, dot_error, gamma, spectral_norm
+from dpdask.types import Json
 
 __all__ = ["DenseFactor", "LowRankFactor", "check_orthonormal"]
 
@@ -133,7 +134,7 @@ class DenseFactor(Factor):
         """The matrix."""
         return self.matrix
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``dense``."""
         return {"name": "dense", "configuration": {"matrix": self.matrix.tolist()}}
 
@@ -287,7 +288,7 @@ class LowRankFactor(Factor):
         spread = (self.directions * (self.scales - self.base)) @ self.directions.T
         return self.base * np.eye(self.size) + spread
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """``low-rank``."""
         return {
             "name": "low-rank",

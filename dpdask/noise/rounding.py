@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dpdask.errors import InvalidNoise
+from dpdask.types import Floats
 
 __all__ = [
     "FOLD",
@@ -52,7 +53,7 @@ def dot_error(terms: int) -> float:
     return gamma(min(terms, FOLD) + 2) + gamma(math.ceil(terms / FOLD)) ** 2
 
 
-def spectral_norm(matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+def spectral_norm(matrix: Floats) -> float:
     """An upper bound on ||A||_2 that is proved by a Cholesky factorisation, not taken from an
     eigenvalue solver.
 

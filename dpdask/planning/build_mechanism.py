@@ -25,6 +25,7 @@ from dpdask.noise import Factor, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
 from dpdask.spec import calibration as s
+from dpdask.types import Json
 
 __all__ = ["calibrate", "calibrate_mechanism", "steps_of"]
 
@@ -68,7 +69,7 @@ def calibrate_mechanism(
     norm_bound: float | None,
 ) -> Calibration:
     """The noise and the guarantee of one mechanism; ``norm_bound`` is sup ||f||, where known."""
-    asked: dict[str, Any] = {
+    asked: Json = {
         "budget": budget,
         "sensitivity": sensitivity,
         "shape": shape,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.privacy import Adjacency
@@ -15,6 +14,7 @@ from dpdask.queries.sums import Covariance, Mean, Sum
 from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBall, RecordBox, SensitivitySet
 from dpdask.spec import release as s
 from dpdask.spec.calibration import range_pairs
+from dpdask.types import Json
 
 __all__ = ["build_query"]
 
@@ -144,7 +144,7 @@ def _identity(
             " privacy_unit.adjacency: replace-one, or query: sum"
         )
     k = privacy_unit.max_contributions
-    common: dict[str, Any] = {"adjacency": privacy_unit.adjacency}
+    common: Json = {"adjacency": privacy_unit.adjacency}
     sensitivity: SensitivitySet
     if isinstance(bound, Clip):
         reach = 2 * bound.norm * math.sqrt(k) * _UP
@@ -217,7 +217,7 @@ def _sum(
         )
     k, records = privacy_unit.max_contributions, shape[axis]
     answer_shape = tuple(n for i, n in enumerate(shape) if i != axis) or (1,)
-    common: dict[str, Any] = {"adjacency": privacy_unit.adjacency}
+    common: Json = {"adjacency": privacy_unit.adjacency}
     sensitivity: SensitivitySet
     if isinstance(bound, Clip):
         sensitivity = L2Ball(

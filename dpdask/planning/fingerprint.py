@@ -12,6 +12,7 @@ from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
 from dpdask.planning.plan import Component
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout
+from dpdask.types import Json
 
 __all__ = ["fingerprint", "recipe_digest", "software_versions", "spec_digest"]
 
@@ -22,7 +23,7 @@ def fingerprint(
     """What makes a release this one and no other: source, spec, grid, sampler and library, but not
     where it is computed.
     """
-    facts: dict[str, Any] = {
+    facts: Json = {
         "source": identity,
         "spec": _asked(spec),
         "layout": [
@@ -67,7 +68,7 @@ def recipe_digest(release: str, component: Component) -> str:
     )
 
 
-def _applied(component: Component) -> dict[str, Any]:
+def _applied(component: Component) -> Json:
     """The computed inverses of dense factors, whose last bits differ between processors and
     libraries.
     """
@@ -88,7 +89,7 @@ def spec_digest(spec: ReleaseSpec) -> str:
     return _digest(_asked(spec, exclude_defaults=True))
 
 
-def _asked(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> dict[str, Any]:
+def _asked(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
     elsewhere: Any = {"compute": True, "source": {"options"}, "output": {"options"}}
     asked = spec.model_dump(
         mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults

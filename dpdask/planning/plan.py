@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from dpdask.privacy import Guarantee
 from dpdask.queries import Clip, Fitted, Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
+from dpdask.types import Json
 
 __all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
 
@@ -107,7 +107,7 @@ class ReleasePlan:
             whom = _records(query.source_shape[axis], query.source_shape, axis)
         return f"{whom} ({query.sensitivity.adjacency}, at most {query.max_contributions} per unit)"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The plan for people and programs who may see the source."""
         guarantee = self.guarantee.to_dict()
         return {

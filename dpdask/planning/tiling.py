@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpdask.types import Region
+
 __all__ = ["Index", "Tiling"]
 
 Index = tuple[int, ...]
-Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +56,14 @@ class Tiling:
             if not self.symmetric or index[0] <= index[1]:
                 yield index
 
-    def box(self, index: Index) -> Box:
+    def box(self, index: Index) -> Region:
         """The region of a tile."""
         return tuple(
             slice(i * e, min((i + 1) * e, n))
             for i, e, n in zip(index, self.extent, self.shape, strict=True)
         )
 
-    def write_chunks(self, index: Index) -> Iterator[tuple[Index, Box]]:
+    def write_chunks(self, index: Index) -> Iterator[tuple[Index, Region]]:
         """The write units of a tile, each with its region relative to the tile."""
         box = self.box(index)
         if not self.spanned:  # a tile is a unit

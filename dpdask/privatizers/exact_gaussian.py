@@ -36,6 +36,7 @@ from numba.extending import intrinsic
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream, Words
 from dpdask.noise.factors import Floats
+from dpdask.types import Integers
 
 __all__ = [
     "BLOCK",
@@ -61,8 +62,6 @@ OUTER_LOW, OUTER_HIGH = 2.0**-23, 24 * math.log(2) * (1 - 2.0**-40)
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
 _LN2 = math.log(2)
 _HALF_PI = math.pi / 2
-
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @intrinsic

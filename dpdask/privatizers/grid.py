@@ -21,6 +21,7 @@ import numba
 import numpy as np
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
+from dpdask.types import Array, Floats
 
 __all__ = [
     "CLIP_LIMIT",
@@ -154,7 +155,7 @@ def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def record_norms(block: np.ndarray[Any, Any], *, record_axis: int, step: float) -> RecordNorms:
+def record_norms(block: Array, *, record_axis: int, step: float) -> RecordNorms:
     """Exact squared norms, in grid steps, of the part of each record that lies in ``block``.
 
     Row i holds four words, low ones first: the sum of word k times 2^(32 k). Parts of a record add
@@ -240,7 +241,7 @@ def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
                     words[3] += top >> np.uint64(46)
 
 
-def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
+def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:
     """For each record the factor f with: every entry replaced by trunc(q f) makes a norm of at most
     ``grid.high`` steps.
 
@@ -262,9 +263,7 @@ def clip_factors(norms: RecordNorms, *, grid: Grid) -> np.ndarray[Any, np.dtype[
     return np.where(over, shrink, 1.0)
 
 
-def on_grid(
-    block: np.ndarray[Any, Any], *, step: float, low: Any, high: Any
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def on_grid(block: Array, *, step: float, low: Any, high: Any) -> Floats:
     """Entries by the value rule as whole numbers of steps, clamped to [low, high] (numbers or
     arrays that broadcast).
     """
@@ -278,12 +277,12 @@ def on_grid(
 
 
 def clipped_on_grid(
-    block: np.ndarray[Any, Any],
+    block: Array,
     *,
     step: float,
-    factors: np.ndarray[Any, np.dtype[np.float64]],
+    factors: Floats,
     record_axis: int,
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+) -> Floats:
     """Records shrunk by their factors (:func:`clip_factors`), as whole numbers of steps: trunc(q f)
     for every entry.
     """

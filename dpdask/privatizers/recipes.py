@@ -12,7 +12,6 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dpdask.privatizers.exact_gaussian import SAMPLER_VERSION
 from dpdask.privatizers.grid import DEFAULT_RATIO, Grid, clipped_on_grid
 from dpdask.privatizers.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
 from dpdask.sensitivity import SensitivitySet
+from dpdask.types import Array, Json
 
 __all__ = [
     "LAYOUT_VERSION",
@@ -57,7 +57,7 @@ class Tile:
     spherical noise's norm.
     """
 
-    values: np.ndarray[Any, Any]
+    values: Array
     box: tuple[slice, ...]
     stream: TileStream
     factors: Floats | None = None
@@ -95,14 +95,14 @@ class Recipe(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+    def release(self, tile: Tile, out: Array) -> None:
         """Bound a tile, add noise, write ``out``."""
 
     @abc.abstractmethod
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The grid as JSON-ready facts."""
 
-    def _sampler(self, exact: bool) -> dict[str, Any]:
+    def _sampler(self, exact: bool) -> Json:
         return {"sampler": SAMPLER_VERSION, "layout": LAYOUT_VERSION, "exact": exact}
 
 
@@ -128,7 +128,7 @@ class IidRecipe(Recipe):
         """The noise's own grid."""
         return self.grid if self.clips else None
 
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+    def release(self, tile: Tile, out: Array) -> None:
         """One fused pass."""
         if tile.factors is None:
             add_iid(tile.values, out, stream=tile.stream, grid=self.grid)
@@ -143,7 +143,7 @@ class IidRecipe(Recipe):
             record_axis=axis,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Step, ratio and integer bounds."""
         grid = self.grid
         return {
@@ -195,7 +195,7 @@ class KroneckerRecipe(Recipe):
         """A fine grid of its own."""
         return self.clipping
 
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+    def release(self, tile: Tile, out: Array) -> None:
         """Clip, whiten, round, add integers, un-whiten."""
         add_kronecker(
             _shrunk(tile, self.clipping, self.record_axis),
@@ -212,9 +212,9 @@ class KroneckerRecipe(Recipe):
             ],
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The whitened grid."""
-        facts: dict[str, Any] = {"whitened_step": 1 / self.ratio, "steps_per_sigma": self.ratio}
+        facts: Json = {"whitened_step": 1 / self.ratio, "steps_per_sigma": self.ratio}
         clamps = [
             (low, high)
             for low, high in zip(self.low, self.high, strict=True)
@@ -253,7 +253,7 @@ class SphericalRecipe(Recipe):
         """A fine grid of its own."""
         return self.clipping
 
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+    def release(self, tile: Tile, out: Array) -> None:
         """Clip, add the tile's part of the direction, round."""
         if tile.radius is None:
             raise InvalidNoise("a tile of spherical noise has no radius; draw it with chunk_radii")
@@ -265,7 +265,7 @@ class SphericalRecipe(Recipe):
             shrunk, out, stream=tile.stream, step=self.rounding, radius=tile.radius, **bounds
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The grid, and that this noise is not exact."""
         facts = {
             "step": self.rounding,
@@ -276,7 +276,7 @@ class SphericalRecipe(Recipe):
         return {**facts, **self._sampler(False)}
 
 
-def _shrunk(tile: Tile, clipping: Grid | None, record_axis: int | None) -> np.ndarray[Any, Any]:
+def _shrunk(tile: Tile, clipping: Grid | None, record_axis: int | None) -> Array:
     """Records inside their clip norm, as exact floats."""
     if clipping is None or tile.factors is None:
         return tile.values

@@ -28,6 +28,7 @@ from dpdask.privatizers.exact_gaussian import (
     thresholds,
 )
 from dpdask.privatizers.grid import Grid, rows_of
+from dpdask.types import Array
 
 __all__ = [
     "TILE_DTYPES",
@@ -42,7 +43,7 @@ TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "
 _CHUNK = 32 * BLOCK
 DIRECTION_RATIO = 2.0**24
 
-Block = np.ndarray[Any, Any]
+Block = Array
 
 _RUN = {
     combine: kernels.over_blocks(combine)  # type: ignore[no-untyped-call]

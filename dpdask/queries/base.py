@@ -17,6 +17,7 @@ from dpdask.privacy import Adjacency
 from dpdask.privatizers.grid import Grid, clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.privatizers.recipes import Recipe, as_kronecker, fit_kronecker
 from dpdask.sensitivity import SensitivitySet
+from dpdask.types import Array, Floats, Integers, Json, Region
 
 __all__ = [
     "Clip",
@@ -33,16 +34,13 @@ __all__ = [
     "kronecker_fit",
 ]
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
-Region = tuple[slice, ...]
 PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
 
 
 class Reader(Protocol):
     """Whatever gives regions of the source."""
 
-    def read(self, box: Region) -> np.ndarray[Any, Any]:
+    def read(self, box: Region) -> Array:
         """A region as a C-ordered array."""
 
 
@@ -90,9 +88,7 @@ class RecordRule:
     record_axis: int
     ranges: Ranges | None = None
 
-    def integers(
-        self, block: np.ndarray[Any, Any], factors: Floats | None, offsets: tuple[int, ...]
-    ) -> Floats:
+    def integers(self, block: Array, factors: Floats | None, offsets: tuple[int, ...]) -> Floats:
         """The block as whole numbers of steps; ``offsets`` say where it begins, ``factors`` shrink
         clipped records.
         """
@@ -164,7 +160,7 @@ class Fitted:
             )
         return rounded.astype(np.float64) * self.answer_step
 
-    def records_to_dict(self) -> dict[str, Any]:
+    def records_to_dict(self) -> Json:
         """The grid on which records are bounded before they are summed, and that of their sum if it
         is rounded on its own.
         """
@@ -214,14 +210,14 @@ class Query(abc.ABC):
         )
         return noise.entry_std / self.divisor * shrink
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The query and the bound as JSON-ready facts; nothing of the data."""
-        facts: dict[str, Any] = {"name": self.name, "answer_shape": list(self.answer_shape)}
+        facts: Json = {"name": self.name, "answer_shape": list(self.answer_shape)}
         if self.divisor != 1:
             facts["divisor"] = self.divisor
         return facts
 
-    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> Json:
         """How far one record reaches, and how that is enforced."""
         match self.bound:
             case Clip(norm=norm):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from dpdask.queries.base import (
     SummedQuery,
     kronecker_fit,
 )
+from dpdask.types import Array, Json
 
 __all__ = ["Histogram"]
 
@@ -115,7 +116,7 @@ class Histogram(SummedQuery):
         """A value, its bin, bins so far, and what they are computed by."""
         return 48 * records
 
-    def _columns(self, source: Reader, records: slice) -> np.ndarray[Any, Any]:
+    def _columns(self, source: Reader, records: slice) -> Array:
         """The counted columns, and those between them, of some records."""
         if len(self.source_shape) == 1:
             return source.read((records,))[:, None]
@@ -126,7 +127,7 @@ class Histogram(SummedQuery):
             else source.read((features, records)).T
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """With its public edges."""
         return {
             **Query.to_dict(self),
@@ -134,6 +135,6 @@ class Histogram(SummedQuery):
             "columns": list(self.columns),
         }
 
-    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> Json:
         """One record, one count."""
         return {"kind": "count", "enforced": True}

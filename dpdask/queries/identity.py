@@ -20,6 +20,7 @@ from dpdask.privatizers.recipes import (
 )
 from dpdask.queries.base import Clip, Fitted, Query, Ranges, known_mu, kronecker_fit
 from dpdask.sensitivity import Origin
+from dpdask.types import Json
 
 __all__ = ["Identity", "Precomputed"]
 
@@ -191,7 +192,7 @@ class Precomputed(Query):
             sensitivity=self.sensitivity,
         )
 
-    def bound_to_dict(self, fitted: Fitted) -> dict[str, Any]:
+    def bound_to_dict(self, fitted: Fitted) -> Json:
         """The caller's word, and where entries are cut."""
         facts = {
             "l2_sensitivity": self.sensitivity.radius,

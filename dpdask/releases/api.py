@@ -25,6 +25,7 @@ from dpdask.releases.verify import check_objects, check_signature, published_car
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Publisher, Storage, open_storage, read_output_lock, remove_output_lock
+from dpdask.types import Json
 
 __all__ = ["abort", "abort_named", "finish_published", "plan", "release", "release_run", "resume"]
 
@@ -35,7 +36,7 @@ _UNFINISHED = (
 
 _SHORTEST_NAME = 8
 
-SpecLike = ReleaseSpec | dict[str, Any] | str | Path
+SpecLike = ReleaseSpec | Json | str | Path
 
 
 def _spec(spec: SpecLike) -> ReleaseSpec:
@@ -280,7 +281,7 @@ def abort(spec: SpecLike) -> str | None:
 def abort_named(
     name: str,
     ledger_url: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Json | None = None,
     *,
     never_published: bool = False,
 ) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dpdask.errors import InvalidMechanism, ReleaseError, VerificationFailed
 from dpdask.ledger import LedgerHead
@@ -31,6 +30,7 @@ from dpdask.storage import (
     release_documents,
     with_attributes,
 )
+from dpdask.types import Json
 
 __all__ = ["Assembly"]
 
@@ -50,7 +50,7 @@ class Assembly:
     name: str
     data: Component
     coordinates: list[Coordinate]
-    attributes: dict[str, Any]
+    attributes: Json
     signing_key: SigningKey | None
     arrays: CardArrays = field(default_factory=dict)
 

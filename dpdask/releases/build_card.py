@@ -5,7 +5,6 @@ the data.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from dpdask.ledger import LedgerHead
 from dpdask.mechanisms import amplified_rate
@@ -14,6 +13,7 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
 from dpdask.spec.release import ReleaseSpec
+from dpdask.types import Json
 
 __all__ = ["Charge", "make_card"]
 
@@ -34,7 +34,7 @@ def make_card(
     charge: Charge,
     *,
     name: str,
-    attributes: dict[str, Any],
+    attributes: Json,
     signed_by: str | None,
 ) -> ReleaseCard:
     """The card of a release, but for its manifest.
@@ -102,7 +102,7 @@ def make_card(
     )
 
 
-def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | None:
+def _sampling_facts(spec: ReleaseSpec, contributions: int) -> Json | None:
     """Who was sampled, and how often a privacy unit therefore takes part."""
     sampling = spec.composition.sampling
     if sampling is None:
@@ -111,7 +111,7 @@ def _sampling_facts(spec: ReleaseSpec, contributions: int) -> dict[str, Any] | N
     return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
 
 
-def _directions(component: Component) -> dict[str, Any]:
+def _directions(component: Component) -> Json:
     """The covariance that noise directions came from, enough to compute its share of the guarantee
     again.
     """
@@ -125,11 +125,9 @@ def _directions(component: Component) -> dict[str, Any]:
     }
 
 
-def _mechanism_facts(spec: ReleaseSpec) -> dict[str, Any]:
+def _mechanism_facts(spec: ReleaseSpec) -> Json:
     """The mechanism as it was asked for; large matrices are left to the noise description."""
-    facts: dict[str, Any] = spec.mechanism.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True
-    )
+    facts: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {name: value for name, value in facts.items() if count_numbers(value) <= LARGE}
 
 

@@ -8,11 +8,12 @@ docs/dp-release.schema.json. The released array repeats the essentials as flat `
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dpdask.errors import VerificationFailed
+from dpdask.types import Json
 
 __all__ = [
     "CONVENTION",
@@ -55,7 +56,7 @@ class Verified(_Facts):
     """The exact profile of the noise that was added."""
 
     name: str
-    configuration: dict[str, Any]
+    configuration: Json
     epsilon_at_delta: float
     delta_at_epsilon: float
 
@@ -74,7 +75,7 @@ class Unit(_Facts):
 
     adjacency: Literal["replace-one", "add-remove-one"]
     record_axis: int | None
-    bound: dict[str, Any]
+    bound: Json
     max_contributions: int
     contributions: Literal["one record per unit", "declared"]
 
@@ -84,7 +85,7 @@ class Sensitivity(_Facts):
     comes from.
     """
 
-    set: dict[str, Any] = Field(
+    set: Json = Field(
         description="the set of differences one unit can make, enough to compute the guarantee"
         " again"
     )
@@ -108,11 +109,11 @@ class Directions(_Facts):
     with it.
     """
 
-    query: dict[str, Any]
-    bound: dict[str, Any]
-    sensitivity: dict[str, Any]
-    noise: dict[str, Any]
-    grid: dict[str, Any]
+    query: Json
+    bound: Json
+    sensitivity: Json
+    noise: Json
+    grid: Json
 
 
 class Composition(_Facts):
@@ -145,9 +146,7 @@ class Released(_Facts):
         description="root mean square of the noise of an entry, in released units"
     )
     scale_factor: float | None = None
-    attributes: dict[str, Any] = Field(
-        description="attributes of the source that were declared public"
-    )
+    attributes: Json = Field(description="attributes of the source that were declared public")
     coordinates: list[str] = Field(description="arrays beside the source that were declared public")
 
 
@@ -184,10 +183,10 @@ class ReleaseCard(_Facts):
     guarantee: GuaranteeFacts
     privacy_unit: Unit
     sensitivity: Sensitivity
-    query: dict[str, Any]
-    mechanism: dict[str, Any]
-    noise: dict[str, Any]
-    grid: dict[str, Any]
+    query: Json
+    mechanism: Json
+    noise: Json
+    grid: Json
     directions: Directions | None = None
     composition: Composition
     released: Released
@@ -202,7 +201,7 @@ class ReleaseCard(_Facts):
     )
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Json:
     """The JSON schema of a release card."""
     schema = ReleaseCard.model_json_schema()
     return {
@@ -212,16 +211,16 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def group_attributes(card: ReleaseCard, signature: dict[str, Any] | None = None) -> dict[str, Any]:
+def group_attributes(card: ReleaseCard, signature: Json | None = None) -> Json:
     """The attributes of the published group; the card's signature stands beside the card."""
     facts = {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
     return facts if signature is None else {**facts, "dp_signature": signature}
 
 
-def array_attributes(card: ReleaseCard) -> dict[str, Any]:
+def array_attributes(card: ReleaseCard) -> Json:
     """Flat attributes of the released array, with those of the source that were declared public."""
     guarantee = card.guarantee
-    facts: dict[str, Any] = {
+    facts: Json = {
         "dp:release": card.release,
         "dp:epsilon": guarantee.claimed.epsilon,
         "dp:delta": guarantee.claimed.delta,
@@ -247,7 +246,7 @@ def card_text(card: ReleaseCard) -> str:
     return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
-def card_from_attributes(attributes: dict[str, Any]) -> ReleaseCard:
+def card_from_attributes(attributes: Json) -> ReleaseCard:
     """The card of a published group; raises :class:`VerificationFailed` when there is none or it
     breaks its schema.
     """
@@ -264,7 +263,7 @@ def card_from_attributes(attributes: dict[str, Any]) -> ReleaseCard:
         ) from None
 
 
-def registry_entry(card: ReleaseCard) -> dict[str, Any]:
+def registry_entry(card: ReleaseCard) -> Json:
     """The fields of the OpenDP deployments registry that a card answers; what it cannot know is
     left for the curator.
     """

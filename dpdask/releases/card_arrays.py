@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dpdask.types import Floats, Json
+
 __all__ = ["LARGE", "CardArrays", "count_numbers", "noise_arrays", "with_arrays"]
 
 LARGE = 100  # numbers in a list that the card repeats in full
 
-CardArrays = dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+CardArrays = dict[str, Floats]
 
 
 def count_numbers(value: Any) -> int:
@@ -22,7 +24,7 @@ def count_numbers(value: Any) -> int:
     return sum(count_numbers(inner) for inner in value) if isinstance(value, list) else 1
 
 
-def noise_arrays(description: dict[str, Any]) -> tuple[dict[str, Any], CardArrays]:
+def noise_arrays(description: Json) -> tuple[Json, CardArrays]:
     """A description with its long lists of numbers taken out, each replaced by ``{"array": name}``,
     and those arrays.
     """

@@ -9,7 +9,6 @@ cannot be computed again fails; nothing is passed over.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from dpdask.accounting import GaussianProfile, compose, profile_from_dict
 from dpdask.errors import DpdaskError, VerificationFailed
@@ -27,6 +26,7 @@ from dpdask.sensitivity import (
     SensitivitySet,
     sensitivity_from_dict,
 )
+from dpdask.types import Json
 
 __all__ = ["check_guarantee"]
 
@@ -115,9 +115,7 @@ def _check_unit(card: ReleaseCard) -> None:
         )
 
 
-def _check_body(
-    sensitivity: SensitivitySet, query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard
-) -> None:
+def _check_body(sensitivity: SensitivitySet, query: Json, bound: Json, card: ReleaseCard) -> None:
     name, k = query["name"], card.privacy_unit.max_contributions
     if str(sensitivity.adjacency) != card.privacy_unit.adjacency:
         raise VerificationFailed(
@@ -151,8 +149,8 @@ def _check_body(
 
 def _holds_ranges(
     sensitivity: EntrywiseBox | RecordBox,
-    query: dict[str, Any],
-    bound: dict[str, Any],
+    query: Json,
+    bound: Json,
     card: ReleaseCard,
 ) -> bool:
     """Whether a box lets every feature move as far as its own range does."""
@@ -165,7 +163,7 @@ def _holds_ranges(
     return all(width >= needed for width, needed in zip(sensitivity.widths, least, strict=True))
 
 
-def _least_widths(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> list[float]:
+def _least_widths(query: Json, bound: Json, card: ReleaseCard) -> list[float]:
     """How far one unit moves an entry of every feature, by the ranges on the card."""
     k, summed = card.privacy_unit.max_contributions, query["name"] in ("sum", "mean")
     private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE
@@ -173,7 +171,7 @@ def _least_widths(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCar
     return [width * (k if summed else math.sqrt(k)) for width in widths]
 
 
-def _check_grid(noise: dict[str, Any], grid: dict[str, Any]) -> None:
+def _check_grid(noise: Json, grid: Json) -> None:
     """The grid is the noise's: as many steps to a standard deviation as it says, a power of two
     that the proofs cover.
     """
@@ -212,7 +210,7 @@ def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
         )
 
 
-def _least_radius(query: dict[str, Any], bound: dict[str, Any], card: ReleaseCard) -> float:
+def _least_radius(query: Json, bound: Json, card: ReleaseCard) -> float:
     """sup ||D||, by the bound on the card."""
     name, kind, k = query["name"], bound["kind"], card.privacy_unit.max_contributions
     private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE

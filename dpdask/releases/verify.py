@@ -43,6 +43,7 @@ from dpdask.storage import (
     parse_manifest,
     root_document_digest,
 )
+from dpdask.types import Json
 
 __all__ = [
     "card_statement",
@@ -66,12 +67,12 @@ def published_card(output: Storage, name: str | None = None) -> ReleaseCard | No
     return card if name in (None, card.release) else None
 
 
-def read_card(url: str, options: dict[str, Any] | None = None) -> ReleaseCard:
+def read_card(url: str, options: Json | None = None) -> ReleaseCard:
     """The release card of a published group."""
     return card_from_attributes(dict(open_group(open_storage(url, options)).attrs))
 
 
-def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
+def open_release(url: str, options: Json | None = None) -> Any:
     """A published release as an xarray.DataArray; without xarray, the pair (zarr array, release
     card).
     """
@@ -86,7 +87,7 @@ def open_release(url: str, options: dict[str, Any] | None = None) -> Any:
 
 def verify_release(
     url: str,
-    options: dict[str, Any] | None = None,
+    options: Json | None = None,
     ledger: Ledger | None = None,
     trust: PublicKey | None = None,
 ) -> ReleaseCard:

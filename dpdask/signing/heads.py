@@ -15,13 +15,14 @@ from dpdask.signing.statements import (
     head_statement,
     sign_statement,
 )
+from dpdask.types import Json
 
 __all__ = ["check_head", "sign_head"]
 
 
-def sign_head(key: SigningKey, head: Head, *, at: str) -> dict[str, Any]:
+def sign_head(key: SigningKey, head: Head, *, at: str) -> Json:
     """Return a signed head for JSON; ``at`` says when it was signed (ISO 8601, UTC)."""
-    facts: dict[str, Any] = {
+    facts: Json = {
         "dataset": head.dataset,
         "sequence": head.sequence,
         "hash": head.hash,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dpdask.errors import VerificationFailed
 from dpdask.signing.keys import ALGORITHM, PublicKey, SigningKey, check, decode, fingerprint, sign
+from dpdask.types import Json
 
 __all__ = [
     "Head",
@@ -156,7 +157,7 @@ def _digest(text: str, what: str) -> str:
     return text
 
 
-def _head(dataset: str, sequence: int, hash: str) -> dict[str, Any]:  # noqa: A002
+def _head(dataset: str, sequence: int, hash: str) -> Json:  # noqa: A002
     if sequence < 1:
         raise VerificationFailed(
             f"sequence {sequence} of the ledger's head is not a valid position; entries count"

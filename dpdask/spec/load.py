@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from dpdask.errors import InvalidSpec
 from dpdask.spec.calibration import MECHANISMS, CalibrationSpec
 from dpdask.spec.release import QUERIES, ReleaseSpec
+from dpdask.types import Json
 
 __all__ = [
     "load_calibration_spec",
@@ -107,9 +108,9 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> Json:
     """An object of JSON whose keys are all different."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     for key, value in pairs:
         if key in found:
             raise _DuplicateKey(f"key {key!r} twice in one object")

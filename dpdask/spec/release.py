@@ -30,6 +30,7 @@ from dpdask.spec.calibration import (
     Vector,
     Whole,
 )
+from dpdask.types import Json
 
 __all__ = [
     "QUERIES",
@@ -94,7 +95,7 @@ class EnvironmentValue(Section):
     env: str
 
 
-def _no_plain_secret(options: dict[str, Any]) -> dict[str, Any]:
+def _no_plain_secret(options: Json) -> Json:
     for key, value in options.items():
         if _PROVIDER.sub("", key.lower()) not in _HARMLESS and not isinstance(
             value, EnvironmentValue
@@ -356,7 +357,7 @@ class ComputeSection(Section):
     """``compute``: where tasks run and how much each may hold."""
 
     cluster: Annotated[str, AfterValidator(_no_secret_in_url)] = "local"
-    cluster_options: Annotated[dict[str, Any], AfterValidator(_no_secret_inside)] = Field(
+    cluster_options: Annotated[Json, AfterValidator(_no_secret_inside)] = Field(
         default_factory=dict
     )
     workers: Positive = 1

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dpdask.types import Json
+
 __all__ = ["PLAIN_NAME", "coordinate_dimensions", "dimension_names", "public_attributes"]
 
 PLAIN_NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
@@ -47,6 +49,6 @@ def coordinate_dimensions(array: Any, name: str) -> tuple[str, ...]:
     return dimension_names(array) or ((name,) if array.ndim == 1 else ())
 
 
-def public_attributes(array: Any) -> dict[str, Any]:
+def public_attributes(array: Any) -> Json:
     """The attributes of a coordinate without which its values cannot be understood."""
     return {name: value for name, value in dict(array.attrs).items() if name in _ATTRIBUTES}

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpdask.storage.layout import Layout
 from dpdask.storage.manifest import ManifestEntry, digest_of, render_manifest, root_document_digest
+from dpdask.types import Array, Json
 
 __all__ = [
     "CARD_ARRAYS",
@@ -32,16 +33,16 @@ ROOT = "zarr.json"
 CARD_ARRAYS = "dp_release"  # the subgroup of arrays that the card refers to
 MANIFEST_ARRAY = f"{CARD_ARRAYS}/manifest"
 
-Coordinate = tuple[str, np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]
+Coordinate = tuple[str, Array, tuple[str, ...], Json]
 
 
 def release_documents(
     layout: Layout,
     *,
-    group_attributes: dict[str, Any],
-    array_attributes: dict[str, Any],
+    group_attributes: Json,
+    array_attributes: Json,
     coordinates: Iterable[Coordinate],
-    card_arrays: Mapping[str, np.ndarray[Any, Any]],
+    card_arrays: Mapping[str, Array],
 ) -> dict[str, bytes]:
     """Every object of the group but the released chunks and the manifest: metadata, consolidated,
     and small arrays.
@@ -54,7 +55,7 @@ def release_documents(
     import zarr
     from zarr.storage import MemoryStore
 
-    kept: dict[str, Any] = {}
+    kept: Json = {}
     store = MemoryStore(kept)
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -71,7 +72,7 @@ def release_documents(
     return {name: buffer.to_bytes() for name, buffer in kept.items()}
 
 
-def _small_array(store: Any, name: str, values: np.ndarray[Any, Any], **options: Any) -> None:
+def _small_array(store: Any, name: str, values: Array, **options: Any) -> None:
     """An array in one chunk, every chunk stored, whatever it holds."""
     import zarr
 
@@ -107,7 +108,7 @@ def manifest_documents(entries: Iterable[ManifestEntry]) -> dict[str, bytes]:
     """
     from zarr.storage import MemoryStore
 
-    kept: dict[str, Any] = {}
+    kept: Json = {}
     _small_array(
         MemoryStore(kept), MANIFEST_ARRAY, np.frombuffer(render_manifest(entries), np.uint8)
     )
@@ -118,13 +119,13 @@ def manifest_documents(entries: Iterable[ManifestEntry]) -> dict[str, bytes]:
     }
 
 
-def with_attributes(root: bytes, attributes: dict[str, Any]) -> bytes:
+def with_attributes(root: bytes, attributes: Json) -> bytes:
     """The root document with other attributes of the group; the same bytes in whatever order they
     come.
     """
     return canonical({**json.loads(root), "attributes": attributes})
 
 
-def canonical(document: dict[str, Any]) -> bytes:
+def canonical(document: Json) -> bytes:
     """The one spelling of a root document: no two readers can take it for different things."""
     return json.dumps(document, indent=2, sort_keys=True).encode()

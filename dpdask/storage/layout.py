@@ -18,6 +18,7 @@ import numpy as np
 
 from dpdask.errors import InvalidSpec
 from dpdask.storage.source import Region
+from dpdask.types import Array, Json
 
 __all__ = ["Layout"]
 
@@ -104,9 +105,7 @@ class Layout:
     def _chunk_key(self, index: tuple[int, ...]) -> str:
         return self.separator.join(["c", *map(str, index)])
 
-    def create(
-        self, store: Any, name: str | None = None, attributes: dict[str, Any] | None = None
-    ) -> Any:
+    def create(self, store: Any, name: str | None = None, attributes: Json | None = None) -> Any:
         """The empty array in a zarr store."""
         import zarr
         from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
@@ -129,16 +128,14 @@ class Layout:
             config={"order": "C", "write_empty_chunks": True},
         )
 
-    def metadata(self, attributes: dict[str, Any]) -> dict[str, Any]:
+    def metadata(self, attributes: Json) -> Json:
         """What the array's metadata document says, with these attributes."""
         from zarr.storage import MemoryStore
 
-        described: dict[str, Any] = self.create(
-            MemoryStore(), self.name, attributes
-        ).metadata.to_dict()
+        described: Json = self.create(MemoryStore(), self.name, attributes).metadata.to_dict()
         return described
 
-    def encode(self, index: tuple[int, ...], block: np.ndarray[Any, Any]) -> list[Any]:
+    def encode(self, index: tuple[int, ...], block: Array) -> list[Any]:
         """A write unit as the buffers to store, one after the other."""
         if self.shards is None and self.codec == "none":
             whole = _padded(np.ascontiguousarray(block, dtype=np.dtype(self.dtype)), self.chunks)
@@ -166,7 +163,7 @@ class Layout:
         finally:
             kept.pop(name, None)
 
-    def _scratch(self) -> tuple[Any, dict[str, Any]]:
+    def _scratch(self) -> tuple[Any, Json]:
         """This thread's copy of the array in memory, where one unit at a time is encoded or decoded
         by zarr itself.
         """
@@ -174,7 +171,7 @@ class Layout:
         if held is None or held[0] != self:
             from zarr.storage import MemoryStore
 
-            kept: dict[str, Any] = {}
+            kept: Json = {}
             held = _local.scratch = (self, self.create(MemoryStore(kept)), kept)
         return held[1], held[2]
 
@@ -185,7 +182,7 @@ def _crc32c(content: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
     return int(google_crc32c.value(content))
 
 
-def _padded(block: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _padded(block: Array, shape: tuple[int, ...]) -> Array:
     if block.shape == shape:
         return block
     whole = np.zeros(shape, block.dtype)

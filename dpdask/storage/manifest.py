@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import blake3
 
 from dpdask.errors import VerificationFailed
+from dpdask.types import Json
 
 __all__ = [
     "ManifestEntry",
@@ -89,7 +90,7 @@ def parse_manifest(content: bytes) -> list[ManifestEntry]:
         raise VerificationFailed("the manifest cannot be read; restore it from a copy") from None
 
 
-def root_document_digest(document: dict[str, Any]) -> str:
+def root_document_digest(document: Json) -> str:
     """The digest of the group's own metadata, which holds the card, without the manifest's root and
     the signature over it.
 

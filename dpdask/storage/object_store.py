@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage, joined
+from dpdask.types import Json
 
 __all__ = ["MemoryStorage", "ObjectStorage", "require_obstore"]
 
@@ -34,10 +35,10 @@ class ObjectStorage(Storage):
         scheme, _, rest = self.url.partition("://")
         return f"{_SCHEMES.get(scheme, scheme)}://{unquote(rest)}"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return {"url": self.url, "options": self.options}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Json) -> None:
         self.__dict__.update(state)
 
     def read(self, name: str) -> bytes | None:
@@ -225,7 +226,7 @@ def require_obstore() -> None:
         ) from None
 
 
-def _open_object_store(url: str, options: dict[str, Any]) -> Any:
+def _open_object_store(url: str, options: Json) -> Any:
     require_obstore()
     import obstore.store
 

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dpdask.errors import OutputLockDamaged, StoreError
 from dpdask.keystream import Seal
 from dpdask.storage.base import NOT_A_FILE, Storage
@@ -26,6 +24,7 @@ from dpdask.storage.documents import ROOT
 from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import ManifestEntry, digest_of
+from dpdask.types import Array
 
 __all__ = ["Publisher", "open_group", "read_output_lock", "remove_output_lock"]
 
@@ -131,9 +130,7 @@ class Publisher:
         """Whether the output is claimed for this release."""
         return read_output_lock(self.output) == self.name
 
-    def put(
-        self, layout: Layout, index: tuple[int, ...], block: np.ndarray[Any, Any]
-    ) -> ManifestEntry | None:
+    def put(self, layout: Layout, index: tuple[int, ...], block: Array) -> ManifestEntry | None:
         """Encode and store one write unit where there is none; None where other bytes than these
         are there already.
 

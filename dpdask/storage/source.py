@@ -25,11 +25,11 @@ from dpdask.storage.coordinates import (
     public_attributes,
 )
 from dpdask.storage.local import LocalStorage, ZipStorage
+from dpdask.types import Array, Json, Region
 
 __all__ = ["Region", "SourceArray", "array_names", "open_source", "write_example"]
 
-Region = tuple[slice, ...]
-Scratch = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
+Scratch = Callable[[tuple[int, ...], np.dtype[Any]], Array]
 
 _KINDS = {
     "c": "complex",
@@ -79,7 +79,7 @@ class SourceArray:
         """The dtype of blocks that :meth:`read` returns."""
         return np.dtype(_WORKING[np.dtype(self.dtype).str[1:]])
 
-    def read(self, box: Region, scratch: Scratch | None = None) -> np.ndarray[Any, Any]:
+    def read(self, box: Region, scratch: Scratch | None = None) -> Array:
         """A region as a C-ordered array; missing chunks count as the fill value, as everywhere in
         zarr.
 
@@ -170,7 +170,7 @@ class SourceArray:
             _opened[key] = _open(self.storage, self.path)
         return _opened[key]
 
-    def _read_plain(self, box: Region, scratch: Scratch | None) -> np.ndarray[Any, Any] | None:
+    def _read_plain(self, box: Region, scratch: Scratch | None) -> Array | None:
         """One whole uncompressed local chunk, straight from its file; None when that is not what is
         asked for.
         """
@@ -194,7 +194,7 @@ class SourceArray:
             return None
         return block
 
-    def _read_decoded(self, box: Region, scratch: Scratch | None) -> np.ndarray[Any, Any]:
+    def _read_decoded(self, box: Region, scratch: Scratch | None) -> Array:
         """Any region, by zarr."""
         if scratch is None:
             return np.asarray(self._array()[box])
@@ -295,7 +295,7 @@ class SourceArray:
                     " copy"
                 )
 
-    def attributes(self, names: list[str]) -> dict[str, Any]:
+    def attributes(self, names: list[str]) -> Json:
         """The named attributes; a missing one is an error."""
         found = dict(self._array().attrs)
         for name in names:
@@ -359,7 +359,7 @@ class SourceArray:
         folder = self.path.rpartition("/")[0]
         return f"{folder}/{name}" if folder else name
 
-    def coordinate(self, name: str) -> tuple[np.ndarray[Any, Any], tuple[str, ...], dict[str, Any]]:
+    def coordinate(self, name: str) -> tuple[Array, tuple[str, ...], Json]:
         """A declared-public array beside the source: values, dimension names, attributes."""
         try:
             array = _open(self.storage, self._beside(name))
@@ -481,11 +481,11 @@ def write_example(
     folder: Path,
     *,
     name: str,
-    values: np.ndarray[Any, Any],
+    values: Array,
     chunks: tuple[int, ...],
     dimension_names: tuple[str, ...],
-    attributes: dict[str, Any],
-    coordinates: dict[str, np.ndarray[Any, Any]],
+    attributes: Json,
+    coordinates: dict[str, Array],
 ) -> None:
     """A group with an array and coordinates, as a source for demos."""
     import zarr

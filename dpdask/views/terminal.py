@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dpdask.mechanisms import Calibration
 from dpdask.mechanisms.compare import Comparison
+from dpdask.types import Json
 
 if TYPE_CHECKING:  # the other tables do not need a database
     from dpdask.ledger import DatasetState
@@ -155,7 +156,7 @@ def _shape(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
 
 
-def plan_table(facts: dict[str, Any]) -> Table:
+def plan_table(facts: Json) -> Table:
     """A plan: what will be released, at what price, with how much work."""
     claimed, verified = facts["guarantee"]["claimed"], facts["guarantee"]["verified"]
     source, output, ledger = facts["source"], facts["output"], facts["ledger"]
@@ -199,7 +200,7 @@ def plan_table(facts: dict[str, Any]) -> Table:
     return _facts("plan", rows)
 
 
-def _cut(bound: dict[str, Any]) -> list[tuple[str, str]]:
+def _cut(bound: Json) -> list[tuple[str, str]]:
     """Where the entries of a finished result are cut, which has no bound of its own."""
     return [("entries", f"cut at +-{bound['clamped_at']:.6g}")] if "clamped_at" in bound else []
 

@@ -104,7 +104,7 @@ def test_every_number_fits_and_rounding_is_paid_for(
 
 @pytest.mark.parametrize("shift", [0, 1, 7])
 def test_rounding_an_answer_parts_two_of_them_by_one_step_at_most(shift: int) -> None:
-    fitted = Fitted(recipe=None, mu=None, privacy_unit=0.5, shift=shift)  # type: ignore[arg-type]
+    fitted = Fitted(recipe=None, mu=None, answer_step=0.5, shift=shift)  # type: ignore[arg-type]
     numbers = np.arange(-1000, 1000)
     answers = fitted.answer(numbers)
     words = dataclasses.replace(fitted, words=2).answer(
@@ -163,7 +163,7 @@ def test_directional_noise_grows_by_what_rounding_the_answer_costs() -> None:
     noise = KroneckerNoise((DiagonalFactor(np.array([4.0, 8.0, 16.0])), ScaledIdentity(3)))
     fine = fit_total(noise, total, mu=0.5, asked=2**20)
     assert fine.shift > 0
-    parted = 3 * fine.privacy_unit / 4.0  # whitened, along the quietest direction
+    parted = 3 * fine.answer_step / 4.0  # whitened, along the quietest direction
     coarse = fit_total(noise, dataclasses.replace(total, records=2, entries=9), mu=0.5, asked=2**20)
     assert coarse.shift == 0
     scale = [float(f.recipe.noise.factors[0].smallest) for f in (fine, coarse)]  # type: ignore[attr-defined]
