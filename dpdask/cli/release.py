@@ -289,15 +289,15 @@ def serve(
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
-    rate_limit = None
+    limit = None
     if rate_limit is not None:
         values = numbers("--rate-limit", rate_limit)
         if len(values) != 3:
             raise InvalidSpec(
                 f"--rate-limit {rate_limit!r} is not EPSILON,DELTA,DAYS; give three numbers"
             )
-        rate_limit = dict(zip(("epsilon", "delta", "days"), values, strict=True))
-    chosen = {"series": series, "axis": axis, "rate_limit": rate_limit}
+        limit = dict(zip(("epsilon", "delta", "days"), values, strict=True))
+    chosen = {"series": series, "axis": axis, "rate_limit": limit}
     window = {
         "max_window": max_window,
         "align_to_chunks": align_to_chunks,
