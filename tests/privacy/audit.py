@@ -171,7 +171,7 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
         query=dataclasses.replace(query, divisor=1),
         tiling=dataclasses.replace(component.tiling, symmetric=False),
     )
-    whole = component.tiling.privacy_unit
+    whole = component.tiling.write_chunk
     layout = dataclasses.replace(
         plan.layout,
         shape=component.tiling.shape,

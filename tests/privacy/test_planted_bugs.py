@@ -57,7 +57,7 @@ def worst(subject: Subject, *, axis: int | None = 0, contributions: int = 1) -> 
         "window": None,
     }
     many |= {"rng": np.random.default_rng(5), "groups": 3, "variants": 20}
-    if subject.component.query.name == "declared":
+    if subject.component.query.name == "precomputed":
         groups = declared_groups(subject.component, steps=1, **many)
     else:
         groups = record_groups(subject.component, axis=axis, contributions=contributions, **many)

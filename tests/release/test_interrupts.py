@@ -28,7 +28,7 @@ from tests.support.snapshots import contents, restore, state
 # waits for the signal, goes on towards it, or waits again when it comes.
 COMMAND = """
 import sys, time
-from dpdask import releasing
+from dpdask.releases import api
 
 stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 
@@ -51,7 +51,7 @@ def watched(function):
     return lambda spec, on_progress: function(spec, on_progress=watch)
 
 if __name__ == "__main__":
-    releasing.release, releasing.resume = watched(releasing.release), watched(releasing.resume)
+    api.release, api.resume = watched(api.release), watched(api.resume)
     from dpdask.cli import main
     main(sys.argv[4:], prog_name="dpdask")
 """
