@@ -42,13 +42,17 @@ def public_plan_rows(plan: Json) -> list[Row]:
         Row("noise", f"{error['noise']}, standard deviation {error['entry_std']:.6g} per entry"),
         *_guarantee_rows(plan["guarantee"]),
         *_ledger_rows(plan["ledger"]),
-        Row("work", f"{plan['tiles']} tiles of {shape_text(plan['tile_shape'])}"),
+        Row("work", _work(plan["tiles"], plan["tile_shape"])),
     ]
 
 
 def _array(array: Json) -> str:
     chunks = shape_text(array["chunks"])
     return f"{shape_text(array['shape'])} {array['dtype']}, chunks {chunks}"
+
+
+def _work(tiles: int, tile_shape: list[int]) -> str:
+    return f"{tiles} {'tile' if tiles == 1 else 'tiles'} of {shape_text(tile_shape)}"
 
 
 def _guarantee_rows(guarantee: Json) -> list[Row]:
