@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from dpdask.mechanisms import Calibration
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -78,6 +81,34 @@ def test_the_picture_shows_every_package_and_no_other() -> None:
     modules = {path.stem for path in (ROOT / "dpdask").glob("*.py")} - {"__init__"}
     packages = {path.parent.name for path in (ROOT / "dpdask").glob("*/__init__.py")}
     assert described == modules | packages
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("## In Python") : text.index("## Read on")]
+    names: dict[str, object] = {}
+    exec(textwrap.dedent(section.partition("\n")[2]), names)
+    calibration = names["calibration"]
+    assert isinstance(calibration, Calibration)
+    assert calibration.guarantee.certified
+    assert repr(calibration.noise).startswith("IidNoise(shape=(1000, 100), sigma=3.73")
+
+
+def test_the_numbers_of_the_refutation_are_what_its_code_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", page_text("rank-one"), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, {})
+        printed = capsys.readouterr().out.split()
+        stated = re.findall(r"^print\(.*#\s*([\d.e-]*\d)", block, re.MULTILINE)
+        assert len(stated) == len(printed) == 2
+        assert list(map(float, printed)) == pytest.approx([float(b) for b in stated], rel=1e-4)
+
+
+def page_text(mechanism: str) -> str:
+    return (ROOT / "docs" / "mechanisms" / f"{mechanism}.md").read_text()
 
 
 def test_every_safety_rule_has_its_test() -> None:
