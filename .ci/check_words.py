@@ -79,7 +79,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def check_text(path: str, text: str, rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Yield every place of a text that a rule forbids; names are not checked in tests."""
+    """Yield every place of a text that a rule forbids.
+
+    Args:
+        path: Where the text comes from, relative to the root; names are checked in Python files
+            that are not tests.
+        text: The text.
+        rules: The word list.
+    """
     for rule in rules:
         if rule.is_name:
             continue
@@ -120,7 +127,14 @@ def files(root: Path, targets: Sequence[str], skipped: set[str]) -> Iterator[Pat
 
 
 def check(root: Path, targets: Sequence[str], rules: Sequence[Rule], todo: set[str]) -> list[str]:
-    """Return one line for each finding, in the order of the files."""
+    """Return one line for each finding, in the order of the files.
+
+    Args:
+        root: The root of the project.
+        targets: Files and folders below it.
+        rules: The word list.
+        todo: Files and folders that are not yet checked.
+    """
     lines = []
     for path in files(root, targets, SKIPPED | todo):
         relative = path.relative_to(root).as_posix()

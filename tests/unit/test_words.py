@@ -70,6 +70,7 @@ ALLOWED = [
     "it is no longer open",
     "headroom",
     "indoors",
+    "answers go on a grid first",
     "going once",
     "one privacy unit",
     "up to date",
