@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo check test-fast test bench clean
 
 # One virtual environment for everything; the stamp files say what is installed in it.
 $(VENV)/stamp: pyproject.toml
@@ -23,6 +23,10 @@ check: $(VENV)/stamp-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/check_words.py
+
+test-fast: $(VENV)/stamp-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/flows

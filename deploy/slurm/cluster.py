@@ -38,12 +38,17 @@ def slurm_cluster(
     tls_folder: str = "~/.cache/dpdask/tls",
     **options: Any,
 ) -> SLURMCluster:
-    """A scheduler in this process and ``jobs`` SLURM jobs of workers, the first of which may queue
-    for ``patience`` seconds.
+    """Start a scheduler in this process and its workers as SLURM jobs.
 
-    ``options`` are those of SLURMCluster: cores, memory, queue, account, walltime, interface and so
-    on. ``tls_folder`` is shared by all nodes and holds a certificate and key made for this cluster
-    while it lives.
+    Args:
+        jobs: The number of SLURM jobs.
+        patience: For how many seconds the first of them may queue.
+        tls_folder: A folder that all nodes share; it holds the certificate and the key of this
+            cluster while it lives.
+        options: Those of SLURMCluster: cores, memory, queue, account, walltime, interface, ...
+
+    Returns:
+        A cluster with at least one worker, over TLS and without spilling.
     """
     folder = Path(tls_folder).expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

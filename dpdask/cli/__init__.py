@@ -6,7 +6,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TextIO
 
 import click
 
@@ -28,24 +28,34 @@ from dpdask.errors import (
 __all__ = ["main"]
 
 _BROKEN = (SourceChanged, VerificationFailed, LedgerCorrupt, MasterKeyError)
-_EXIT_CODES = ((BudgetExceeded, 3), (_BROKEN, 4), (DpdaskError, 2))
+_EXIT_CODES: tuple[tuple[type[DpdaskError] | tuple[type[DpdaskError], ...], int], ...] = (
+    (BudgetExceeded, 3),
+    (_BROKEN, 4),
+    (DpdaskError, 2),
+)
+_UNFORESEEN = 70
 
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Warnings of a ledger with bare keys as one line on standard error, once per command."""
-    said: set[str] = set()
+    """Print warnings of a ledger with bare keys on standard error, each once per command."""
+    printed: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", BareKeysWarning)
         show = warnings.showwarning
 
         def echo(
-            message: Warning | str, category: type[Warning], *rest: Any, **options: Any
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
         ) -> None:
             if not issubclass(category, BareKeysWarning):
-                show(message, category, *rest, **options)
-            elif str(message) not in said:
-                said.add(str(message))
+                show(message, category, filename, lineno, file, line)
+            elif str(message) not in printed:
+                printed.add(str(message))
                 click.echo(f"warning: {message}", err=True)
 
         warnings.showwarning = echo
@@ -53,17 +63,19 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 class _Group(click.Group):
-    """Turns our errors into one line on standard error; 2 for a mistake, 3 for a spent budget, 4
-    for a broken release.
+    """Turns errors into one line on standard error and an exit code.
+
+    2 is a mistake of the caller, 3 a spent budget, 4 a release or a ledger that does not hold, 70
+    a bug.
     """
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             with _warnings_as_lines():
                 return super().invoke(ctx)
         except DpdaskError as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(next(code for kind, code in _EXIT_CODES if isinstance(error, kind)))
+            ctx.exit(_exit_code(error))
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -77,7 +89,12 @@ class _Group(click.Group):
                 " shows where)",
                 err=True,
             )
-            ctx.exit(70)
+            ctx.exit(_UNFORESEEN)
+
+
+def _exit_code(error: DpdaskError) -> int:
+    """Return the exit code of the first kind that an error is of."""
+    return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

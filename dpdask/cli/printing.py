@@ -3,61 +3,66 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from dpdask.errors import InvalidSpec
 from dpdask.types import Json
 
+if TYPE_CHECKING:  # commands that print JSON need no tables
+    from rich.console import Console
+
 __all__ = ["console", "numbers", "print_json", "warn", "whole"]
+
+_Number = TypeVar("_Number", int, float)
 
 
 def numbers(option: str, text: str) -> list[float]:
-    """Numbers separated by commas."""
+    """Return the numbers of an option that are separated by commas."""
     return [_parsed(option, part, float, "a number") for part in text.split(",")]
 
 
 def whole(option: str, text: str) -> int:
-    """One whole number."""
-    return int(_parsed(option, text, int, "a whole number"))
+    """Return the whole number of an option."""
+    return _parsed(option, text, int, "a whole number")
 
 
-def _parsed(option: str, text: str, kind: Callable[[str], float], what: str) -> float:
+def _parsed(option: str, text: str, parse: Callable[[str], _Number], expected: str) -> _Number:
     try:
-        return kind(text)
+        return parse(text)
     except ValueError:
         raise InvalidSpec(
-            f"{option}: {text!r} is not {what}; separate shapes by x and numbers by commas"
+            f"{option}: {text!r} is not {expected}; separate shapes by x and numbers by commas"
         ) from None
 
 
-def warn(warnings: tuple[str, ...]) -> None:
-    """Warnings, one line each on standard error."""
+def warn(warnings: Sequence[str]) -> None:
+    """Print each warning as one line on standard error."""
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
-def print_json(facts: Json) -> None:
-    """JSON for programs."""
-    click.echo(json.dumps(_finite(facts), indent=2, allow_nan=False))
+def print_json(payload: Json) -> None:
+    """Print JSON for programs; infinities and NaN, which JSON cannot carry, become null."""
+    click.echo(json.dumps(_finite(payload), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
-    """The value with infinities and NaN spelled as null, which JSON can carry."""
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def console() -> Any:
-    """Where tables go."""
+def console() -> Console:
+    """Return the console for tables: as wide as the terminal, 150 columns in a file or a pipe."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 150)

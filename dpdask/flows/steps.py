@@ -27,13 +27,14 @@ from dpdask.errors import DpdaskError, ReleaseError
 from dpdask.execution import Progress
 from dpdask.ledger import open_ledger
 from dpdask.releases.api import finish_published, plan, release_run
-from dpdask.releases.card import ReleaseCard
 from dpdask.releases.steps import Receipt, ReleaseRun
 from dpdask.spec import ReleaseSpec
+from dpdask.views.ledger_rows import ledger_rows
+from dpdask.views.markdown import card_markdown, records_to_objects, rows_to_objects
+from dpdask.views.plan_rows import public_plan_rows
 
 __all__ = [
     "Refused",
-    "card_markdown",
     "carry_out",
     "say_how_to_resume",
     "say_it_goes_on",
@@ -61,15 +62,7 @@ def plan_release(spec: ReleaseSpec) -> Any:
         facts = plan(spec, resuming=True).to_dict()
     except DpdaskError as error:
         return Failed(message=one_line(error))
-    claimed = facts["guarantee"]["claimed"]
-    rows = [
-        {"what": "query", "value": facts["query"]["name"]},
-        {"what": "result", "value": f"{facts['output']['shape']} {facts['output']['dtype']}"},
-        {"what": "budget", "value": f"epsilon {claimed['epsilon']:g}, delta {claimed['delta']:g}"},
-        {"what": "certified", "value": str(facts["guarantee"]["certified"])},
-        {"what": "noise per entry", "value": f"{facts['expected_error']['entry_std']:.6g}"},
-        {"what": "tiles", "value": str(facts["tiles"])},
-    ]
+    rows = rows_to_objects(public_plan_rows(facts))
     create_table_artifact(table=rows, key="dpdask-plan", description="What the release will do")
     return None
 
@@ -194,39 +187,10 @@ def _leave_artifacts(spec: ReleaseSpec, receipt: Receipt) -> None:
         state = ledger.state(spec.budget.dataset)
     finally:
         ledger.close()
-    rows = [
-        {
-            "dataset": state.name,
-            "total epsilon": state.total.epsilon,
-            "delta": state.total.delta,
-            "spent epsilon": round(state.spent_epsilon, 6),
-            "releases": len(state.releases),
-        }
-    ]
+    rows = records_to_objects(ledger_rows([state]))
     create_table_artifact(table=rows, key="dpdask-ledger", description="The dataset's budget")
     link = receipt.output if "://" in receipt.output else f"file://{receipt.output}"
     create_link_artifact(link=link, link_text=receipt.array, key="dpdask-output")
-
-
-def card_markdown(card: ReleaseCard) -> str:
-    """A release card as a page for Prefect's UI."""
-    claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    rows = {
-        "array": f"{card.released.array}, {card.released.shape} {card.released.dtype}",
-        "query": card.query["name"],
-        "protects": f"{card.privacy_unit.adjacency}, up to {card.privacy_unit.max_contributions}"
-        " record(s) each",
-        "mechanism": card.mechanism["name"],
-        "noise per entry": f"{card.released.noise_std:.6g}",
-        "claimed": f"epsilon {claimed.epsilon:g}, delta {claimed.delta:g} ({claimed.theorem})",
-        "verified": f"epsilon {verified.epsilon_at_delta:.6g} at delta {claimed.delta:g}",
-        "certified": "yes" if card.guarantee.certified else "NO",
-        "dataset": f"{card.composition.dataset}: epsilon"
-        f" {card.composition.cumulative_epsilon:.6g} of"
-        f" {card.composition.total.epsilon:g} spent at delta {card.composition.total.delta:g}",
-    }
-    lines = [f"# Release {card.release[:12]}", "", card.description or "", "", "| | |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def say_it_goes_on(flow: Any, flow_run: Any, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""The files of deploy/: checked by the tools that read them, and run where that needs no daemon."""
+"""The files of deploy/, checked by the tools that read them, and run where no daemon is needed."""
 
 from __future__ import annotations
 
@@ -631,3 +631,33 @@ def test_the_guide_names_files_that_exist() -> None:
         for name in sorted(named)
         if not name.startswith(made_by_the_reader) and not (ROOT / name).exists()
     ] == []
+
+
+# The project's own files
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    path = ROOT / ".github" / "workflows" / "ci.yml"
+    result = tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", path)
+    assert result.returncode == 0, result.stdout
+    jobs = documents(path)[0]["jobs"]
+    commands = [step["run"] for step in jobs["test"]["steps"] if "run" in step]
+    assert commands == [".ci/run"]
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_license_is_whole_and_is_packaged() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert 'license-files = ["LICENSE"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_citation_names_this_version() -> None:
+    path = ROOT / "CITATION.cff"
+    result = tool("check-jsonschema", "--builtin-schema", "vendor.citation-file-format", path)
+    assert result.returncode == 0, result.stdout
+    citation = documents(path)[0]
+    assert str(citation["version"]) == importlib.metadata.version("dpdask")
+    assert citation["license"] == "Apache-2.0"

@@ -1,0 +1,108 @@
+"""Release cards as rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpdask.types import Json
+from dpdask.views.rows import Row, shape_text, verdict
+
+if TYPE_CHECKING:  # describing a mechanism needs no release
+    from dpdask.releases.card import Composition, ReleaseCard, Unit
+
+__all__ = ["card_rows", "clamping_rows"]
+
+
+def card_rows(card: ReleaseCard) -> list[Row]:
+    """Return everything on a card that a reader judges a release by.
+
+    Guarantee: only the card is read, so nothing here depends on the data.
+    """
+    return [
+        Row("release", card.release),
+        *_optional("description", card.description),
+        *_answer_rows(card),
+        *_guarantee_rows(card),
+        Row("not protected", "; ".join(card.unprotected)),
+        *_provenance_rows(card),
+    ]
+
+
+def clamping_rows(bound: Json) -> list[Row]:
+    """Return where the entries of a precomputed result are clamped; other queries state a bound."""
+    if "clamped_at" not in bound:
+        return []
+    return [Row("entries", f"clamped at +-{bound['clamped_at']:.6g}")]
+
+
+def _optional(label: str, value: str | None) -> list[Row]:
+    return [Row(label, value)] if value else []
+
+
+def _answer_rows(card: ReleaseCard) -> list[Row]:
+    """Return what was released, whom it protects and how noise was added."""
+    released = card.released
+    return [
+        Row("array", f"{released.array}: {shape_text(released.shape)} {released.dtype}"),
+        Row("query", card.query["name"]),
+        Row("protects", _protected(card.privacy_unit)),
+        *clamping_rows(card.privacy_unit.bound),
+        *_composition_rows(card.composition),
+        Row("mechanism", card.mechanism["name"]),
+        Row(
+            "noise", f"{card.noise['name']}, standard deviation {released.noise_std:.6g} per entry"
+        ),
+        Row("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),
+    ]
+
+
+def _protected(unit: Unit) -> str:
+    """Return whom a release protects: adjacency, bound, contributions."""
+    text = f"{unit.adjacency}, {unit.bound['kind']}"
+    if "norm" in unit.bound:
+        text += f" {unit.bound['norm']:g}"
+    if unit.max_contributions > 1:
+        text += f", at most {unit.max_contributions} records each ({unit.contributions})"
+    return text
+
+
+def _composition_rows(composition: Composition) -> list[Row]:
+    """Return the steps of a stack and who was sampled for them."""
+    rows = []
+    if composition.steps > 1:
+        rows.append(Row("steps", f"{composition.steps}, declared independent of each other"))
+    sampling = composition.sampling
+    if sampling is not None:
+        text = (
+            f"{sampling.of} at rate {sampling.rate:g}; a privacy unit takes part with"
+            f" probability {sampling.amplified_rate:.6g}"
+        )
+        rows.append(Row("sampled", text))
+    return rows
+
+
+def _guarantee_rows(card: ReleaseCard) -> list[Row]:
+    """Return claimed, verified and certified, and what the dataset has spent."""
+    claimed, verified = card.guarantee.claimed, card.guarantee.verified
+    composition = card.composition
+    return [
+        Row("claimed", f"epsilon {claimed.epsilon:g}, delta {claimed.delta:g}: {claimed.theorem}"),
+        Row("verified", f"epsilon {verified.epsilon_at_delta:.6g} at delta {claimed.delta:g}"),
+        verdict(card.guarantee.certified),
+        Row(
+            f"dataset {composition.dataset}",
+            f"epsilon {composition.cumulative_epsilon:.6g} of {composition.total.epsilon:g} spent"
+            f" at delta {composition.total.delta:g}",
+        ),
+    ]
+
+
+def _provenance_rows(card: ReleaseCard) -> list[Row]:
+    """Return what ties the card to its bytes, its ledger and its curator."""
+    manifest = card.manifest
+    objects = None if manifest is None else f"{manifest.objects} objects, {manifest.root}"
+    return [
+        *_optional("manifest", objects),
+        Row("ledger", f"entry {card.ledger.sequence}, {card.ledger.hash}"),
+        Row("signed by", card.signed_by or "nobody: it is unsigned"),
+    ]

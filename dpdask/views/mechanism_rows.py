@@ -1,0 +1,78 @@
+"""Calibrations and comparisons of mechanisms as rows."""
+
+from __future__ import annotations
+
+from dpdask.mechanisms import Calibration
+from dpdask.mechanisms.compare import Comparison
+from dpdask.views.rows import Emphasis, Record, Row, shape_text, verdict
+
+__all__ = ["calibration_rows", "comparison_notes", "comparison_rows"]
+
+
+def calibration_rows(calibration: Calibration) -> list[Row]:
+    """Return one mechanism's noise and guarantee."""
+    noise, guarantee = calibration.noise, calibration.guarantee
+    claimed, verified = guarantee.claimed, guarantee.verified
+    quantities = calibration.calibration.items()
+    return [
+        Row("noise", f"{noise.to_dict()['name']} on {shape_text(noise.tensor_shape)}"),
+        Row("std of an entry", f"{noise.entry_std:.6g}"),
+        Row("expected squared loss", f"{noise.expected_squared_loss:.6g}"),
+        Row("loss kurtosis, skewness", f"{noise.kurtosis:.6g}, {noise.skewness:.6g}"),
+        *(Row(name, f"{value:.12g}") for name, value in quantities),
+        Row(
+            "claimed",
+            f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.6g}: {guarantee.theorem}",
+        ),
+        Row(
+            "verified",
+            f"epsilon {verified.epsilon(claimed.delta):.6g} at delta {claimed.delta:.6g};"
+            f" delta {verified.delta(claimed.epsilon):.6g} at epsilon {claimed.epsilon:.6g}",
+        ),
+        verdict(guarantee.certified),
+        Row("reason", guarantee.reason),
+    ]
+
+
+def comparison_rows(comparison: Comparison) -> list[Record]:
+    """Return one record per mechanism that applies, the best certified one first."""
+    budget, best = comparison.budget, comparison.best()
+    loss_label = "squared loss" if comparison.weights is None else "weighted squared loss"
+    records: list[Record] = []
+    for row in comparison.rows:
+        if row.calibrated is None:
+            continue
+        guarantee, loss = row.calibrated.guarantee, comparison.loss(row)
+        verified = guarantee.verified
+        records.append(
+            [
+                Row("mechanism", row.mechanism),
+                Row("std of an entry", f"{row.calibrated.noise.entry_std:.4g}"),
+                Row(loss_label, f"{loss:.4g}"),
+                Row("relative", f"{loss / best:.4g}"),
+                Row("claimed by", guarantee.theorem),
+                Row(
+                    f"verified epsilon at {budget.delta:g}", f"{verified.epsilon(budget.delta):.4g}"
+                ),
+                Row(
+                    f"verified delta at {budget.epsilon:g}", f"{verified.delta(budget.epsilon):.4g}"
+                ),
+                verdict(guarantee.certified),
+            ]
+        )
+    return records
+
+
+def comparison_notes(comparison: Comparison) -> list[Row]:
+    """Return why a mechanism is missing or not certified, and what to know of the others."""
+    notes = []
+    for row in comparison.rows:
+        if row.calibrated is None:
+            notes.append(Row(row.mechanism, f"not shown: {row.unavailable}"))
+            continue
+        if not row.calibrated.guarantee.certified:
+            reason = row.calibrated.guarantee.reason
+            notes.append(Row(row.mechanism, f"not certified: {reason}", Emphasis.BAD))
+        if row.note:
+            notes.append(Row(row.mechanism, row.note))
+    return notes
