@@ -31,7 +31,7 @@ from dpdask.releases.card import ReleaseCard, card_text
 from dpdask.releases.verify import check_objects, published_card
 from dpdask.signing import load_signing_key
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import ROOT, Coordinate, LocalStorage, ManifestEntry, Publisher
+from dpdask.storage import ROOT, Coordinate, ManifestEntry, Publisher
 
 __all__ = ["OTHER_MACHINE", "OnProgress", "Receipt", "ReleaseRun", "burn", "finalize"]
 
@@ -79,16 +79,11 @@ def burn(
     its staging is taken away before we look whether it is at the output. What is not there by then
     cannot be renamed into place any more.
     """
-    if published_card(staging.output, staging.name) is not None:
+    if published_card(staging.output, staging.release_id) is not None:
         raise ReleaseError("the release is published already; `dpdask resume` concludes it")
     if record is not None and record.open:
-        if (
-            record.last == "publish"
-            and isinstance(staging.data, LocalStorage)
-            and staging.holds_lock()
-        ):
-            staging.work.delete()
-            if published_card(staging.output, staging.name) is not None:
+        if record.last == "publish" and staging.withdraw():
+            if published_card(staging.output, staging.release_id) is not None:
                 raise ReleaseError("the release is published already; `dpdask resume` concludes it")
             invisible = True
         ledger.burn(record.release, reason, invisible=invisible)
