@@ -86,7 +86,7 @@ def burn(
             if published_card(staging.output, staging.release_id) is not None:
                 raise ReleaseError("the release is published already; `dpdask resume` concludes it")
             invisible = True
-        ledger.burn(record.release, reason, invisible=invisible)
+        ledger.burn(record.fingerprint, reason, invisible=invisible)
     staging.discard(charged=record is not None)
 
 
@@ -160,11 +160,11 @@ class ReleaseRun:
                 f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere"
             )
         facts = {
-            "name": self.name,
-            "source": made.identity,
-            "asked": spec_digest(made.spec),
-            "output": made.spec.output.url,
-            "place": made.output.address(),
+            "release_id": self.name,
+            "source_identity": made.identity,
+            "spec_digest": spec_digest(made.spec),
+            "output_url": made.spec.output.url,
+            "output_address": made.output.address(),
             "curator": made.spec.budget.curator,
             **(
                 {}
@@ -189,7 +189,7 @@ class ReleaseRun:
         began it twice, meanwhile.
         """
         record = _check_open(self.plan, self._ledger)
-        if record.name != self.name:
+        if record.release_id != self.name:
             raise ReleaseError(
                 "the same release was begun twice at once; run it again, and it goes on with"
                 " what was charged"

@@ -130,7 +130,7 @@ def release_table(state: DatasetState) -> Table:
     )
     for release, step in state.releases.items():
         facts = state.details[release]
-        name, output = facts["name"] or release, facts["output"] or ""
+        name, output = facts["release_id"] or release, facts["output"] or ""
         table.add_row(name, facts["at"], f"{facts['epsilon']:.4g}", output, step)
     return table
 
