@@ -1,5 +1,6 @@
-"""Signals that wait: where an exception from a signal handler would leave a transaction open or a
-cluster half made.
+"""Deferred signals: for code that an exception from a signal handler must not interrupt.
+
+It would leave a database transaction open, or a cluster half started.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ __all__ = ["children_without_ctrl_c", "signals_deferred"]
 def children_without_ctrl_c() -> Iterator[None]:
     """Start processes and threads that never see Ctrl-C.
 
-    A terminal sends it to all processes of a command, and each would print about it. The one that
-    was started by the user gets it, and ends the others.
+    A terminal sends it to all processes of a command, and each would print a message. Only the
+    process that the user started receives it, and ends the others.
     """
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGINT}
-    )  # what starts now inherits it
+    # what starts from here on inherits the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
@@ -31,17 +31,15 @@ def children_without_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is done; a second one does not wait.
+    """Defer SIGINT and SIGTERM until the block is done; a second signal is not deferred.
 
     Python's handlers run between any two instructions of the main thread and may raise there:
     inside a database transaction that would leave it open, and its lock held against ourselves.
-    Whatever handlers are installed are called afterwards; signals without a handler of Python's
-    keep their effect.
+    The installed handlers are called afterwards; signals without a handler in Python keep their
+    effect.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # handlers run in the main thread only
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread only
         return
     with _deferred(signal.SIGTERM), _deferred(signal.SIGINT):
         yield

@@ -1,4 +1,4 @@
-"""The keys that releases are signed with: create and show."""
+"""Commands for signing keys: create and show."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _path_option = click.option(
 
 @click.group()
 def key() -> None:
-    """The key that releases are signed with."""
+    """Create and show the key that releases are signed with."""
 
 
 @key.command("create")
 @_path_option
 def key_create(path: str | None) -> None:
-    """Create a signing key and, beside it, the public key to hand out; replace no existing one."""
+    """Create a signing key and, beside it, its public key; an existing key is never replaced."""
     from dpdask.signing import (
         PASSPHRASE_VARIABLE,
         configured_key_path,
@@ -36,21 +36,21 @@ def key_create(path: str | None) -> None:
         public_key_path,
     )
 
-    place = configured_key_path(path)
-    public = create_key(place)
+    private_path = configured_key_path(path)
+    public_path = public_key_path(private_path)
+    public = create_key(private_path)
     click.echo(f"signing key {fingerprint(public)}")
     click.echo(
-        f"private key: {place} (keep it; releases are signed with it when DPDASK_SIGNING_KEY or"
-        " the default place names it)"
+        f"private key: {private_path} (keep it; releases are signed with it if it is at the default"
+        " path or DPDASK_SIGNING_KEY names it)"
     )
     click.echo(
-        f"public key:  {public_key_path(place)} (hand it out; `dpdask verify URL --trust"
-        f" {public_key_path(place).name}`)"
+        f"public key:  {public_path} (hand it out; `dpdask verify URL --trust {public_path.name}`)"
     )
     if not os.environ.get(PASSPHRASE_VARIABLE):
         click.echo(
-            f"the private key is not encrypted: set {PASSPHRASE_VARIABLE} before `dpdask key"
-            " create` for one that is"
+            f"the private key is not encrypted; to encrypt a key, set {PASSPHRASE_VARIABLE} before"
+            " `dpdask key create`"
         )
 
 
@@ -58,17 +58,21 @@ def key_create(path: str | None) -> None:
 @_path_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def key_show(path: str | None, as_json: bool) -> None:
-    """The fingerprint and the public key to hand out, and where they lie."""
+    """Show the fingerprint, the public key to hand out, and the path of its file."""
     from dpdask.signing import configured_key_path, fingerprint, public_key_of, public_key_path
 
-    place = configured_key_path(path)
-    public = public_key_of(place)
-    beside = place if place.suffix == ".pub" else public_key_path(place)
+    key_path = configured_key_path(path)
+    public = public_key_of(key_path)
+    public_path = key_path if key_path.suffix == ".pub" else public_key_path(key_path)
     if as_json:
         print_json(
-            {"fingerprint": fingerprint(public), "public_key": public.base64, "path": str(beside)}
+            {
+                "fingerprint": fingerprint(public),
+                "public_key": public.base64,
+                "path": str(public_path),
+            }
         )
         return
     click.echo(f"fingerprint: {fingerprint(public)}")
     click.echo(f"public key:  {public.base64}")
-    click.echo(f"file:        {beside}")
+    click.echo(f"file:        {public_path}")

@@ -1,4 +1,4 @@
-"""Commands of the ledger: open datasets, look at budgets, recompute chains."""
+"""Commands of the ledger: open datasets, show budgets, verify chains, upgrade."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from dpdask.cli.printing import console, print_json
 from dpdask.types import Json
 
-if TYPE_CHECKING:  # most commands of the program need no database
+if TYPE_CHECKING:  # most commands need no database
     from dpdask.ledger import LedgerHead
 
 __all__ = ["ledger"]
@@ -19,21 +19,20 @@ __all__ = ["ledger"]
 
 @click.group()
 def ledger() -> None:
-    """What datasets may spend and have spent."""
+    """Open datasets, show what they have spent, verify the ledger."""
 
 
 def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(
-        command
-    )
-    return click.option(
+    json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+    url_option = click.option(
         "--ledger",
         "url",
         envvar="DPDASK_LEDGER",
         default="sqlite:///dpdask-ledger.db",
         show_default=True,
         help="Database URL; also from DPDASK_LEDGER.",
-    )(command)
+    )
+    return url_option(json_option(command))
 
 
 @ledger.command("init")
@@ -43,7 +42,7 @@ def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--bare-keys",
     is_flag=True,
-    help="A new ledger stores release keys unwrapped, readable in every backup.",
+    help="Store release keys of a new ledger unwrapped, readable in every backup.",
 )
 @_ledger_options
 def ledger_init(
@@ -52,37 +51,37 @@ def ledger_init(
     """Open DATASET with its total budget; a total never changes.
 
     A new ledger wraps its release keys by DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE, or a master
-    key that is made in your configuration folder.
+    key that is created in your configuration folder.
     """
     from dpdask.ledger import Ledger
     from dpdask.privacy import PrivacyBudget
 
     total = PrivacyBudget(epsilon=epsilon, delta=delta)
-    book = Ledger(url, bare_keys=True if bare_keys else None)
-    book.open_dataset(dataset, total)
+    opened = Ledger(url, bare_keys=True if bare_keys else None)
+    opened.open_dataset(dataset, total)
     if as_json:
         print_json(
             {
                 "dataset": dataset,
                 "epsilon": total.epsilon,
                 "delta": total.delta,
-                "bare_keys": book.bare_keys,
+                "bare_keys": opened.bare_keys,
             }
         )
     else:
         click.echo(f"dataset {dataset}: epsilon {total.epsilon:g}, delta {total.delta:g} in total")
-        click.echo(f"release keys: {_keys(book.bare_keys)}")
+        click.echo(f"release keys: {_key_storage(opened.bare_keys)}")
 
 
 @ledger.command("list")
 @_ledger_options
 def ledger_list(url: str, as_json: bool) -> None:
-    """All datasets with what they have spent."""
+    """List all datasets with what they have spent."""
     from dpdask.ledger import Ledger
     from dpdask.views.terminal import ledger_table
 
-    book = Ledger(url, create=False)
-    states = [book.state(name) for name in book.datasets()]
+    opened = Ledger(url, create=False)
+    states = [opened.state(name) for name in opened.datasets()]
     if as_json:
         print_json({"datasets": [state.to_dict() for state in states]})
     else:
@@ -93,7 +92,7 @@ def ledger_list(url: str, as_json: bool) -> None:
 @click.argument("dataset")
 @_ledger_options
 def ledger_show(dataset: str, url: str, as_json: bool) -> None:
-    """One dataset and its releases."""
+    """Show one dataset and its releases."""
     from dpdask.ledger import Ledger
     from dpdask.views.terminal import ledger_table, release_table
 
@@ -110,18 +109,19 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
 @click.option(
     "--sign",
     is_flag=True,
-    help="Sign each head, and when, with the curator's key: JSON, to be anchored elsewhere.",
+    help="Sign each head and the time with the curator's key; print JSON to be kept elsewhere.",
 )
 @_ledger_options
 def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> None:
-    """The newest entry of DATASET, or of all: its place and hash.
+    """Show the newest entry of DATASET, or of all datasets: its position and hash.
 
     Keep it elsewhere: a ledger that was rolled back, or rewritten, does not contain it.
     """
     from dpdask.ledger import Ledger
 
-    book = Ledger(url, create=False)
-    heads = [book.head(name) for name in ([dataset] if dataset is not None else book.datasets())]
+    opened = Ledger(url, create=False)
+    names = opened.datasets() if dataset is None else [dataset]
+    heads = [opened.head(name) for name in names]
     if sign:
         print_json({"heads": [_signed(head) for head in heads]})
     elif as_json:
@@ -132,14 +132,14 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
 
 
 def _signed(head: LedgerHead) -> Json:
-    """A head, when it was looked up, and the curator's signature over both."""
+    """Return a head, the time, and the curator's signature over both."""
     from dpdask.errors import InvalidKey
     from dpdask.signing import load_signing_key, sign_head
 
     key = load_signing_key()
     if key is None:
         raise InvalidKey(
-            "no signing key is configured; make one by `dpdask key create`, or set"
+            "no signing key is configured; create one by `dpdask key create`, or set"
             " DPDASK_SIGNING_KEY"
         )
     return sign_head(key, head, at=datetime.now(UTC).isoformat(timespec="seconds"))
@@ -151,7 +151,7 @@ def _signed(head: LedgerHead) -> Json:
 )
 @_ledger_options
 def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
-    """Bring a ledger of dpdask 0.1.0 to this version, in one transaction; every entry is kept."""
+    """Upgrade a ledger of dpdask 0.1.0 in one transaction; every entry is kept."""
     from dpdask.ledger import upgrade_ledger
 
     upgraded = upgrade_ledger(url, bare_keys=bare_keys)
@@ -166,25 +166,23 @@ def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
         if state.overspent:
             click.echo(
                 f"warning: dataset {state.name!r} has spent more than its total by the sum of"
-                " mu^2, which also holds for"
-                " releases chosen after others were seen; it takes no further release",
+                " mu^2, which also holds for releases chosen after others were seen; it takes no"
+                " further release",
                 err=True,
             )
-    click.echo(f"release keys: {_keys(bare_keys)}")
+    click.echo(f"release keys: {_key_storage(bare_keys)}")
 
 
-def _keys(bare: bool) -> str:
-    return (
-        "stored bare, readable by whoever reads the database"
-        if bare
-        else "wrapped by the master key, which is kept elsewhere"
-    )
+def _key_storage(bare: bool) -> str:
+    if bare:
+        return "stored bare, readable by whoever reads the database"
+    return "wrapped by the master key, which is kept elsewhere"
 
 
 @ledger.command("verify")
 @_ledger_options
 def ledger_verify(url: str, as_json: bool) -> None:
-    """Recompute every chain of hashes, every charge and every sum, and that no total was passed."""
+    """Recompute every chain, charge and sum, and check that no total was passed."""
     from dpdask.ledger import Ledger
 
     rows = Ledger(url, create=False).verify()

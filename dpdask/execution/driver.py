@@ -74,7 +74,7 @@ def prepare(
         prepared.answers = _answers(client, plan, component, query, prepared, on_progress)
     elif not prepared.clips and not plan.source.plain:
         whole = tuple(slice(0, n) for n in plan.source.shape)
-        boxes = list(plan.source.boxes(whole, plan.spec.compute.task_size))
+        boxes = list(plan.source.regions(whole, plan.spec.compute.task_size))
         calls = ((tasks.check_source, (plan.source, box)) for box in boxes)
         for done, _ in enumerate(_run(client, calls), 1):
             on_progress(Progress("check source", done, len(boxes)))
@@ -105,7 +105,7 @@ def _clip_factors(
         )
         parts = [
             _submit(client, tasks.norms_part, plan.source, box, axis, grid)
-            for box in plan.source.boxes(region, plan.spec.compute.task_size)
+            for box in plan.source.regions(region, plan.spec.compute.task_size)
         ]
         factors = _submit(client, tasks.clip_part, grid, records, *parts)
         found.append((records.start, records.stop, factors))

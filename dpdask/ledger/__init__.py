@@ -1,4 +1,4 @@
-"""The ledger: what each dataset may spend and has spent, and the keys of releases under way."""
+"""The ledger: what each dataset may spend and has spent, and the keys of open releases."""
 
 from dpdask.ledger.charges import charged_after
 from dpdask.ledger.ledger import Ledger
@@ -8,6 +8,7 @@ from dpdask.ledger.models import (
     LedgerEntry,
     LedgerHead,
     PrivacyUnit,
+    ReleaseDetails,
     Reservation,
     SeriesWindow,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "LedgerEntry",
     "LedgerHead",
     "PrivacyUnit",
+    "ReleaseDetails",
     "Reservation",
     "SeriesWindow",
     "charged_after",

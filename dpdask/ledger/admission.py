@@ -1,7 +1,6 @@
-"""Whether one more release fits a dataset: its units, its array, and what it would be charged.
+"""Whether one more release may be charged to a dataset: privacy unit, array, and the total.
 
-Every question is answered from indexed columns and the newest sums, so its cost does not grow with
-past releases.
+Every check reads indexed columns and the newest sums, so its cost does not grow with past releases.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from sqlalchemy import Connection, select, text
 from dpdask.accounting import Dominated
 from dpdask.errors import LedgerError
 from dpdask.ledger.charges import Spent, charge_of, check_within
-from dpdask.ledger.hash_chain import Standing, body_of
+from dpdask.ledger.hash_chain import Standing, payload_of
 from dpdask.ledger.models import PrivacyUnit
-from dpdask.ledger.schema import entries
+from dpdask.ledger.schema import entries, fetch_entry
 from dpdask.privacy import PrivacyProfile
 
-__all__ = ["admit", "hold_array"]
+__all__ = ["admit", "lock_array"]
 
 
 def admit(
@@ -26,11 +25,22 @@ def admit(
     standing: Standing,
     parts: Sequence[tuple[PrivacyProfile, PrivacyUnit]],
 ) -> tuple[list[Dominated], Spent]:
-    """What each release would be charged and what is spent then; refuses those that do not fit, all
-    together.
+    """Return what each release would be charged, and the sums afterwards.
+
+    Args:
+        connection: the caller's transaction.
+        standing: the dataset that they would be charged to.
+        parts: profile and privacy unit of each release.
+
+    Raises:
+        LedgerError: a release protects another privacy unit, or its array is charged elsewhere.
+        BudgetExceeded: they pass the total together.
     """
     for _, privacy_unit in parts:
-        _check_unit(connection, standing.dataset, privacy_unit)
+        _check_privacy_unit(connection, standing.dataset, privacy_unit)
+        if privacy_unit.array is not None:
+            _check_axis(connection, standing.dataset, privacy_unit)
+            _check_array(connection, standing.dataset, privacy_unit)
     spent, charges = standing.spent, []
     for profile, _ in parts:
         charge = charge_of(profile, spent, standing.total)
@@ -40,47 +50,42 @@ def admit(
     return charges, spent
 
 
-def hold_array(connection: Connection, privacy_unit: PrivacyUnit) -> None:
-    """Let nobody else charge this array to another dataset until the transaction ends; SQLite's
-    writers are alone anyway.
+def lock_array(connection: Connection, privacy_unit: PrivacyUnit) -> None:
+    """Let nobody else charge this array to another dataset until the transaction ends.
+
+    SQLite runs one transaction at a time anyway.
     """
     if privacy_unit.array is not None and connection.dialect.name == "postgresql":
-        connection.execute(
-            text("SELECT pg_advisory_xact_lock(:key)"), {"key": int(privacy_unit.array[:15], 16)}
+        key = int(privacy_unit.array[:15], 16)
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+
+
+def _check_privacy_unit(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
+    """All releases of a dataset must protect the same privacy unit, else charges do not add up."""
+    reservations = select(entries).where(entries.c.dataset == dataset, entries.c.kind == "reserve")
+    first = fetch_entry(connection, reservations.order_by(entries.c.sequence).limit(1))
+    if first is None:
+        return
+    payload = payload_of(first)
+    adjacency, contributions = payload["adjacency"], payload["contributions"]
+    if adjacency != str(privacy_unit.adjacency):
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted under {adjacency}; a release under"
+            f" {privacy_unit.adjacency} cannot be added to it: use"
+            f" privacy_unit.adjacency: {adjacency}"
+        )
+    if contributions != privacy_unit.contributions:
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted for privacy units of up to {contributions}"
+            f" records; one of up to {privacy_unit.contributions} cannot be added to it: use"
+            f" privacy_unit.max_contributions: {contributions}"
         )
 
 
-def _check_unit(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
-    """All releases of a dataset speak of the same units, and an array is charged to one dataset."""
-    first = connection.execute(
-        select(entries)
-        .where(entries.c.dataset == dataset, entries.c.kind == "reserve")
-        .order_by(entries.c.sequence)
-        .limit(1)
-    ).one_or_none()
-    if first is not None:
-        noted = body_of(first)
-        if noted["adjacency"] != str(privacy_unit.adjacency):
-            raise LedgerError(
-                f"dataset {dataset!r} is accounted under {noted['adjacency']}; a release under"
-                f" {privacy_unit.adjacency} cannot be added"
-                f" to it: use unit.adjacency: {noted['adjacency']}"
-            )
-        if noted["contributions"] != privacy_unit.contributions:
-            raise LedgerError(
-                f"dataset {dataset!r} is accounted for units of up to {noted['contributions']}"
-                " records; one of up to"
-                f" {privacy_unit.contributions} cannot be added to it: use unit.max_contributions:"
-                f" {noted['contributions']}"
-            )
-    if privacy_unit.array is not None:
-        _check_axis(connection, dataset, privacy_unit)
-        _check_array(connection, dataset, privacy_unit)
-
-
 def _check_axis(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
-    """The units of one array lie along one axis; earlier releases agree with each other, so any of
-    them tells.
+    """The privacy units of one array lie along one axis.
+
+    Earlier releases agree with each other, so any of them tells which.
     """
     known = connection.scalar(
         select(entries.c.record_axis)
@@ -91,24 +96,17 @@ def _check_axis(connection: Connection, dataset: str, privacy_unit: PrivacyUnit)
         )
         .limit(1)
     )
-    if (
-        known is not None
-        and privacy_unit.record_axis is not None
-        and known != privacy_unit.record_axis
-    ):
-        raise LedgerError(
-            f"dataset {dataset!r} is accounted for the units along axis {known} of this array;"
-            " those along axis"
-            f" {privacy_unit.record_axis} are others, which its total does not protect: use"
-            f" unit.record_axis: {known}, or a dataset of"
-            " their own"
-        )
+    if known is None or privacy_unit.record_axis in (None, known):
+        return
+    raise LedgerError(
+        f"dataset {dataset!r} is accounted for the privacy units along axis {known} of this"
+        f" array; those along axis {privacy_unit.record_axis} are others, which its total does"
+        f" not protect: use privacy_unit.record_dim: {known}, or a dataset of their own"
+    )
 
 
 def _check_array(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
-    """An array that is charged to two datasets has two budgets, and the people in it are promised
-    each of them alone.
-    """
+    """An array is charged to one dataset: otherwise the people in it would lose two budgets."""
     if privacy_unit.array_in_other_dataset:
         return
     for elsewhere in (entries.c.dataset < dataset, entries.c.dataset > dataset):
@@ -121,7 +119,6 @@ def _check_array(connection: Connection, dataset: str, privacy_unit: PrivacyUnit
         if other is not None:
             raise LedgerError(
                 f"this array is charged to dataset {other!r} already, and the same people would"
-                " lose both budgets; use"
-                f" budget.dataset: {other}, or budget.array_in_other_dataset: true if the two"
-                " may add up"
+                f" lose both budgets; use budget.dataset: {other}, or"
+                " budget.array_in_other_dataset: true if the two may add up"
             )

@@ -1,26 +1,15 @@
-"""Recompute the ledger: every link, every column, every charge from its profile, every sum, and
-that no total was passed.
-"""
+"""Recompute the ledger: every link, column, charge and sum, and that no total was passed."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from sqlalchemy import Connection, select
 
 from dpdask.accounting import Dominated, profile_from_dict
 from dpdask.errors import LedgerCorrupt
 from dpdask.ledger.charges import NOTHING, Spent, covers, fits
-from dpdask.ledger.hash_chain import (
-    GENESIS,
-    body_of,
-    charge_in,
-    check_link,
-    columns_of,
-    spent_after,
-    total_in,
-)
-from dpdask.ledger.schema import datasets, entries
+from dpdask.ledger.hash_chain import GENESIS, check_link, payload_of, spent_after, total_in
+from dpdask.ledger.payloads import charge_in, index_columns, is_version_1
+from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries
 from dpdask.privacy import PrivacyBudget
 from dpdask.types import Json
 
@@ -28,8 +17,10 @@ __all__ = ["audit"]
 
 
 def audit(connection: Connection) -> int:
-    """The number of entries, if everything is as it must be; :class:`LedgerCorrupt` names the first
-    that is not.
+    """Return the number of entries if everything is as it must be.
+
+    Raises:
+        LedgerCorrupt: something is not; the text names the first entry.
     """
     count = 0
     for name in connection.scalars(select(datasets.c.name).order_by(datasets.c.name)).all():
@@ -38,33 +29,31 @@ def audit(connection: Connection) -> int:
 
 
 def _audit_dataset(connection: Connection, name: str) -> int:
-    rows = list(
-        connection.execute(
-            select(entries).where(entries.c.dataset == name).order_by(entries.c.sequence)
-        )
-    )
+    query = select(entries).where(entries.c.dataset == name).order_by(entries.c.sequence)
+    rows = fetch_entries(connection, query)
     if not rows:
         raise LedgerCorrupt(f"dataset {name!r} has no opening entry")
     total = total_in(rows[0])
-    old = 0 if "sequence" in body_of(rows[0]) else _old_entries(name, rows)
-    if old:
-        _audit_old(name, rows[:old], rows[old])
-    before = rows[old - 1] if old else None
-    for row in rows[old:]:
-        facts = check_link(row, before)
+    old_count = _count_version_1(name, rows) if is_version_1(payload_of(rows[0])) else 0
+    before: EntryRow | None = None
+    if old_count:
+        _audit_version_1(name, rows[:old_count], rows[old_count])
+        before = rows[old_count - 1]
+    for row in rows[old_count:]:
+        payload = check_link(row, before)
         if row.kind == "reserve":
-            _check_charge(row, facts, total)
-        elif charge_in(facts) is not None or (row.kind == "open") != (before is None):
+            _check_charge(row, payload, total)
+        elif charge_in(payload) is not None or (row.kind == "open") != (before is None):
             raise LedgerCorrupt(
-                f"entry {row.sequence} of dataset {name!r} is not one that the ledger writes"
+                f"entry {row.sequence} of dataset {name!r} is not a valid entry of the ledger"
             )
         before = row
     return len(rows)
 
 
-def _check_charge(row: Any, facts: Json, total: PrivacyBudget) -> None:
-    charge = charge_in(facts)
-    if charge is None or not covers(charge, profile_from_dict(facts["profile"])):
+def _check_charge(row: EntryRow, payload: Json, total: PrivacyBudget) -> None:
+    charge = charge_in(payload)
+    if charge is None or not covers(charge, profile_from_dict(payload["profile"])):
         raise LedgerCorrupt(
             f"entry {row.sequence} of dataset {row.dataset!r} charges less than its release costs"
         )
@@ -74,8 +63,8 @@ def _check_charge(row: Any, facts: Json, total: PrivacyBudget) -> None:
         )
 
 
-def _old_entries(name: str, rows: list[Any]) -> int:
-    """How many entries a dataset brought from 0.1.0; the one after them is the upgrade's."""
+def _count_version_1(name: str, rows: list[EntryRow]) -> int:
+    """Return how many entries of 0.1.0 a dataset has; the upgrade's entry follows them."""
     for number, row in enumerate(rows):
         if row.kind == "upgrade":
             return number
@@ -84,34 +73,37 @@ def _old_entries(name: str, rows: list[Any]) -> int:
     )
 
 
-def _audit_old(name: str, rows: list[Any], upgrade: Any) -> None:
-    """Entries of 0.1.0: their chain by their own rule, their charges by what the upgrade noted of
-    them.
-    """
-    noted: Json = body_of(upgrade)["charges"]
+def _audit_version_1(name: str, rows: list[EntryRow], upgrade: EntryRow) -> None:
+    """Audit entries of 0.1.0: their chain by their own rule, their charges by the upgrade's."""
+    charges: Json = payload_of(upgrade)["charges"]
     previous, clock, spent = GENESIS, "", NOTHING
-    for place, row in enumerate(rows, start=1):
-        facts = body_of(row)
-        if row.previous != previous or row.sequence != place:
+    for position, row in enumerate(rows, start=1):
+        payload = payload_of(row)
+        if row.previous != previous or row.sequence != position:
             raise LedgerCorrupt(
                 f"entry {row.sequence} of dataset {name!r} does not follow from the one before it"
             )
         if row.kind == "reserve":
-            charge = noted.pop(row.release, None)
-            if charge is None or not covers(
-                Dominated(**charge), profile_from_dict(facts["profile"])
-            ):
-                raise LedgerCorrupt(
-                    f"the upgrade charges less for entry {place} of dataset {name!r} than its"
-                    " release costs"
-                )
-            spent += Spent.on(Dominated(**charge))
-        clock = max(clock, facts["at"])
-        columns = {**columns_of(row.kind, facts), "clock": clock}
-        if spent_after(row) != spent or columns != {key: getattr(row, key) for key in columns}:
+            spent += Spent.on(_charge_by_upgrade(row, payload, charges))
+        clock = max(clock, payload["at"])
+        columns = {**index_columns(row.kind, payload), "clock": clock}
+        stored = {column: getattr(row, column) for column in columns}
+        if spent_after(row) != spent or columns != stored:
             raise LedgerCorrupt(
-                f"entry {place} of dataset {name!r} has other sums or columns than it says"
+                f"entry {position} of dataset {name!r} has other sums or columns than it says"
             )
         previous = row.hash
-    if noted:
+    if charges:
         raise LedgerCorrupt(f"the upgrade of dataset {name!r} charges releases that are not in it")
+
+
+def _charge_by_upgrade(row: EntryRow, payload: Json, charges: Json) -> Dominated:
+    """Remove and return what the upgrade charges for a reservation of 0.1.0."""
+    recorded = charges.pop(row.fingerprint or "", None)
+    charge = None if recorded is None else Dominated(**recorded)
+    if charge is None or not covers(charge, profile_from_dict(payload["profile"])):
+        raise LedgerCorrupt(
+            f"the upgrade charges less for entry {row.sequence} of dataset {row.dataset!r} than"
+            " its release costs"
+        )
+    return charge

@@ -1,8 +1,8 @@
 """Entries of the ledger: a chain of hashes per dataset that carries what was charged so far.
 
-The hash of an entry covers the one before it and its body. Since 0.2.0 a body holds the entry's
-place in its dataset, the sums of all charges up to it, and a secret salt: hashes are published, and
-bodies hold digests that depend on data. Whoever writes holds the dataset's lock.
+The hash of an entry covers the one before it and its payload. Since 0.2.0 a payload holds the
+entry's position in its dataset, the sums of all charges up to it, and a secret salt: hashes are
+published, and payloads hold digests that depend on data. Whoever writes holds the dataset's lock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
@@ -19,8 +18,9 @@ from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import random_bytes
 from dpdask.ledger.charges import NOTHING, Spent
-from dpdask.ledger.models import CLOSING, LedgerHead
-from dpdask.ledger.schema import datasets, entries
+from dpdask.ledger.models import LedgerHead
+from dpdask.ledger.payloads import charge_in, decode_payload, encode_payload, index_columns
+from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries, fetch_entry
 from dpdask.privacy import PrivacyBudget
 from dpdask.types import Json
 
@@ -28,15 +28,11 @@ __all__ = [
     "GENESIS",
     "Standing",
     "append",
-    "body_of",
     "chain_hash",
-    "charge_in",
+    "check_fingerprint",
     "check_link",
-    "check_release",
-    "check_same",
-    "columns_of",
     "last_step",
-    "now",
+    "payload_of",
     "spent_after",
     "standing_of",
     "steps_of",
@@ -48,7 +44,15 @@ GENESIS = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A dataset at its newest entry: its total, what is spent of it, and where its chain ends."""
+    """A dataset at its newest entry.
+
+    Args:
+        dataset: its name.
+        total: all that it may ever spend.
+        spent: the sums of all its charges.
+        head: its newest entry.
+        clock: the latest time of any of its entries.
+    """
 
     dataset: str
     total: PrivacyBudget
@@ -57,152 +61,107 @@ class Standing:
     clock: str
 
 
-def check_release(release: str) -> None:
-    """Refuse what is not a fingerprint."""
-    if len(release) != 64 or any(c not in "0123456789abcdef" for c in release):
+def check_fingerprint(fingerprint: str) -> None:
+    """Raise :class:`LedgerError` unless this is a fingerprint."""
+    if len(fingerprint) != 64 or any(c not in "0123456789abcdef" for c in fingerprint):
         raise LedgerError(
-            "this is no fingerprint of a release; give 64 lower-case hexadecimal digits"
+            "this is not a valid fingerprint of a release; give 64 lower-case hexadecimal digits"
         )
 
 
 def standing_of(connection: Connection, dataset: str, *, lock: bool) -> Standing | None:
-    """The newest standing of a dataset, None if it is not open; its newest link and its opening are
-    checked.
+    """Return a dataset's standing, None if it is not open; check its newest link and its opening.
 
-    With ``lock``, nobody else writes to the dataset until the transaction ends.
+    Args:
+        connection: the caller's transaction.
+        dataset: the dataset's name.
+        lock: whether nobody else may write to the dataset until the transaction ends.
     """
     query = select(datasets.c.name).where(datasets.c.name == dataset)
     if connection.scalar(query.with_for_update() if lock else query) is None:
         return None
     chain = select(entries).where(entries.c.dataset == dataset)
-    newest = connection.execute(chain.order_by(entries.c.sequence.desc()).limit(2)).all()
-    first = connection.execute(chain.where(entries.c.sequence == 1)).one_or_none()
+    newest = fetch_entries(connection, chain.order_by(entries.c.sequence.desc()).limit(2))
+    first = fetch_entry(connection, chain.where(entries.c.sequence == 1))
     if first is None or not newest:
         raise LedgerCorrupt(f"dataset {dataset!r} has no opening entry")
     total = total_in(first)
-    last, before = newest[0], newest[1] if len(newest) > 1 else None
-    check_link(last, before)
-    return Standing(
-        dataset, total, spent_after(last), LedgerHead(dataset, last.sequence, last.hash), last.clock
-    )
+    last = newest[0]
+    check_link(last, newest[1] if len(newest) > 1 else None)
+    head = LedgerHead(dataset, last.sequence, last.hash)
+    return Standing(dataset, total, spent_after(last), head, last.clock)
 
 
-def total_in(first: Any) -> PrivacyBudget:
-    """The total in the opening entry of a dataset."""
-    opening = body_of(first)
+def total_in(first: EntryRow) -> PrivacyBudget:
+    """Return the total in the opening entry of a dataset."""
+    opening = payload_of(first)
     if first.kind != "open" or first.previous != GENESIS:
         raise LedgerCorrupt(f"dataset {first.dataset!r} has no opening entry")
     return PrivacyBudget(epsilon=opening["epsilon"], delta=opening["delta"])
 
 
-def body_of(row: Any) -> Json:
-    """What an entry says, if its hash is the one of what it says."""
-    if row.hash != chain_hash(row.previous, row.dataset, row.release or "", row.kind, row.body):
-        raise _broken(row, "is not what its hash was made of")
-    facts: Json = json.loads(row.body)
-    return facts
+def payload_of(row: EntryRow) -> Json:
+    """Return what an entry says; raise :class:`LedgerCorrupt` unless its hash covers it."""
+    parts = (row.previous, row.dataset, row.fingerprint or "", row.kind, row.payload)
+    if row.hash != chain_hash(*parts):
+        raise _broken(row, "is not what its hash was computed from")
+    return decode_payload(row.payload)
 
 
-def spent_after(row: Any) -> Spent:
-    """The sums of all charges of a dataset up to and with an entry."""
+def spent_after(row: EntryRow) -> Spent:
+    """Return the sums of all charges of a dataset up to and with an entry."""
     return Spent.read(row.mu_squared, row.delta)
 
 
-def charge_in(facts: Json) -> Dominated | None:
-    """What an entry charges."""
-    charge = facts.get("charge")
-    return None if charge is None else Dominated(charge["mu"], charge["delta0"])
+def check_link(row: EntryRow, before: EntryRow | None) -> Json:
+    """Return the payload of an entry if it follows from the one before it.
 
-
-def check_link(row: Any, before: Any | None) -> Json:
-    """Refuse an entry that does not follow from the one before it, or whose sums or columns are not
-    its own; its body.
+    Raises:
+        LedgerCorrupt: it does not follow, or its sums or columns are not its own.
     """
-    facts = body_of(row)
-    if (
-        row.previous != (GENESIS if before is None else before.hash)
-        or row.sequence != (before.sequence if before else 0) + 1
-    ):
+    payload = payload_of(row)
+    previous_hash, previous_sequence = GENESIS, 0
+    previous_clock, previous_spent = "", NOTHING
+    if before is not None:
+        previous_hash, previous_sequence = before.hash, before.sequence
+        previous_clock, previous_spent = before.clock, spent_after(before)
+    if row.previous != previous_hash or row.sequence != previous_sequence + 1:
         raise _broken(row, "does not follow from the one before it")
-    clock = max(facts["at"], "" if before is None else before.clock)
-    if {**columns_of(row.kind, facts), "clock": clock} != {
-        name: getattr(row, name) for name in (*_COLUMNS, "clock")
-    }:
+    columns = index_columns(row.kind, payload)
+    columns["clock"] = max(payload["at"], previous_clock)
+    if columns != {name: getattr(row, name) for name in columns}:
         raise _broken(row, "is indexed as something else than it says")
-    if facts.get("sequence") != row.sequence or tuple(facts["spent"]) != (
-        row.mu_squared,
-        row.delta,
-    ):
-        raise _broken(row, "has another place or other sums than it says")
-    charge = charge_in(facts)
-    previous = NOTHING if before is None else spent_after(before)
-    if spent_after(row) != previous + (NOTHING if charge is None else Spent.on(charge)):
+    sums = (row.mu_squared, row.delta)
+    if payload.get("sequence") != row.sequence or tuple(payload["spent"]) != sums:
+        raise _broken(row, "has another position or other sums than it says")
+    charge = charge_in(payload)
+    if spent_after(row) != previous_spent + (NOTHING if charge is None else Spent.on(charge)):
         raise _broken(row, "does not add its charge to what was spent before it")
-    return facts
+    return payload
 
 
-def _broken(row: Any, what: str) -> LedgerCorrupt:
+def _broken(row: EntryRow, problem: str) -> LedgerCorrupt:
     return LedgerCorrupt(
-        f"entry {row.sequence} of dataset {row.dataset!r} {what}: the ledger was changed;"
+        f"entry {row.sequence} of dataset {row.dataset!r} {problem}: the ledger was changed;"
         " restore a backup"
     )
 
 
-_COLUMNS = ("settled", "name", "array", "record_axis", "series")
+def steps_of(connection: Connection, fingerprint: str) -> list[EntryRow]:
+    """Return the steps that a release took, oldest first; at most five."""
+    check_fingerprint(fingerprint)
+    query = select(entries).where(
+        entries.c.fingerprint == fingerprint, entries.c.kind != "put_once"
+    )
+    return fetch_entries(connection, query.order_by(entries.c.sequence))
 
 
-def columns_of(kind: str, facts: Json) -> Json:
-    """The parts of a body that the database indexes."""
-    found: Json = dict.fromkeys(_COLUMNS)
-    found["settled"] = facts["settled"] if kind == "settle" else ""
-    if kind == "reserve":
-        found |= {name: facts.get(name) for name in ("name", "array", "record_axis")}
-        found["series"] = (facts.get("window") or {}).get("series")
-    return found
-
-
-def steps_of(connection: Connection, release: str) -> list[Any]:
-    """The steps that a release took, oldest first; at most five."""
-    check_release(release)
-    query = select(entries).where(entries.c.release == release, entries.c.kind != "settle")
-    return list(connection.execute(query.order_by(entries.c.sequence)))
-
-
-def last_step(connection: Connection, release: str) -> Any:
-    """The newest step of a release that must be there."""
-    steps = steps_of(connection, release)
+def last_step(connection: Connection, fingerprint: str) -> EntryRow:
+    """Return the newest step of a release, which must be reserved."""
+    steps = steps_of(connection, fingerprint)
     if not steps:
-        raise LedgerError("the release is not reserved; reserve it before asking for its key")
+        raise LedgerError("the release is not reserved; reserve it before anything else")
     return steps[-1]
-
-
-def check_same(connection: Connection, steps: list[Any], description: Json) -> Dominated | None:
-    """A reservation may be repeated only as it was, and only while the release is open; what it was
-    charged.
-    """
-    reserved = steps[0]
-    before = connection.execute(
-        select(entries).where(
-            entries.c.dataset == reserved.dataset, entries.c.sequence == reserved.sequence - 1
-        )
-    ).one_or_none()
-    facts = body_of(reserved)
-    if "sequence" in facts:  # else of 0.1.0, whose charge is in the upgrade's entry
-        check_link(reserved, before)
-    if facts["profile"] != json.loads(json.dumps(description)):
-        raise LedgerError(
-            "the release was reserved with another guarantee; a fingerprint stands for one release"
-        )
-    if steps[-1].kind in CLOSING:
-        raise LedgerError(
-            f"the release is closed by {steps[-1].kind}; a new release is a new charge"
-        )
-    return charge_in(facts)
-
-
-def now() -> str:
-    """The time of an entry."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def append(
@@ -210,46 +169,57 @@ def append(
     dataset: str,
     standing: Standing | None,
     kind: str,
-    facts: Json,
-    release: str | None = None,
+    payload: Json,
+    fingerprint: str | None = None,
     charge: Dominated | None = None,
 ) -> LedgerHead:
-    """Add the next link of a dataset's chain after ``standing``; the caller holds the dataset's
-    lock.
+    """Append the next link of a dataset's chain; the caller holds the dataset's lock.
+
+    Args:
+        connection: the caller's transaction.
+        dataset: the dataset's name.
+        standing: the dataset before this entry; None for its opening.
+        kind: what the entry is.
+        payload: what it says.
+        fingerprint: the release that it is about; None if it is about the dataset.
+        charge: what it charges.
     """
-    spent = (NOTHING if standing is None else standing.spent) + (
-        NOTHING if charge is None else Spent.on(charge)
-    )
-    sequence = 1 if standing is None else standing.head.sequence + 1
-    previous = GENESIS if standing is None else standing.head.hash
-    noted = {
-        **facts,
-        "at": now(),
+    spent, sequence, previous, clock = NOTHING, 1, GENESIS, ""
+    if standing is not None:
+        spent, clock = standing.spent, standing.clock
+        sequence, previous = standing.head.sequence + 1, standing.head.hash
+    charged: Json = {}
+    if charge is not None:
+        spent += Spent.on(charge)
+        charged = {"charge": {"mu": charge.mu, "delta0": charge.delta0}}
+    mu_squared, delta = spent.digits()
+    complete: Json = {
+        **payload,
+        **charged,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sequence": sequence,
-        "spent": list(spent.digits()),
+        "spent": [mu_squared, delta],
         "salt": random_bytes(16).hex(),
     }
-    if charge is not None:
-        noted["charge"] = {"mu": charge.mu, "delta0": charge.delta0}
-    body = json.dumps(noted, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    mu_squared, delta = spent.digits()
+    text = encode_payload(complete)
+    entry_hash = chain_hash(previous, dataset, fingerprint or "", kind, text)
     row = {
         "dataset": dataset,
         "sequence": sequence,
-        "release": release,
+        "fingerprint": fingerprint,
         "kind": kind,
-        **columns_of(kind, noted),
-        "clock": max(noted["at"], "" if standing is None else standing.clock),
+        **index_columns(kind, complete),
+        "clock": max(complete["at"], clock),
         "mu_squared": mu_squared,
         "delta": delta,
-        "body": body,
+        "payload": text,
         "previous": previous,
-        "hash": chain_hash(previous, dataset, release or "", kind, body),
+        "hash": entry_hash,
     }
     connection.execute(insert(entries), row)
-    return LedgerHead(dataset, sequence, row["hash"])
+    return LedgerHead(dataset, sequence, entry_hash)
 
 
 def chain_hash(*parts: str) -> str:
-    """SHA-256 over an injective encoding of the parts."""
+    """Return SHA-256 over an injective encoding of the parts."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What the ledger says of the past: datasets, histories of releases, windows of series."""
+"""What the ledger records of the past: datasets, histories of releases, windows of series."""
 
 from __future__ import annotations
 
@@ -8,40 +8,53 @@ import json
 from sqlalchemy import Connection, select
 
 from dpdask.accounting import profile_from_dict
-from dpdask.ledger.hash_chain import Standing, body_of, spent_after, steps_of, total_in
-from dpdask.ledger.models import DatasetState, LedgerEntry, LedgerHead, SeriesWindow
-from dpdask.ledger.schema import entries
+from dpdask.ledger.hash_chain import Standing, payload_of, spent_after, steps_of, total_in
+from dpdask.ledger.models import (
+    DatasetState,
+    LedgerEntry,
+    LedgerHead,
+    ReleaseDetails,
+    SeriesWindow,
+)
+from dpdask.ledger.payloads import decode_payload
+from dpdask.ledger.schema import EntryRow, entries, fetch_entries, fetch_entry
 from dpdask.types import Json
 
 __all__ = ["dataset_state", "ledger_entry", "series_windows"]
 
-_AT_ONCE = 500  # releases in one statement
+_RELEASES_AT_ONCE = 500  # in one statement
 
 
 def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
-    """A dataset with all its releases."""
-    query = select(entries.c.release, entries.c.kind, entries.c.body).where(
+    """Return a dataset with all its releases."""
+    query = select(entries.c.fingerprint, entries.c.kind, entries.c.payload).where(
         entries.c.dataset == standing.dataset,
-        entries.c.release.is_not(None),
-        entries.c.kind != "settle",
+        entries.c.fingerprint.is_not(None),
+        entries.c.kind != "put_once",
     )
     rows = connection.execute(query.order_by(entries.c.sequence)).all()
-    details: dict[str, Json] = {}
-    for row in rows:
-        if row.kind == "reserve":
-            facts = json.loads(row.body)
-            alone = _epsilon_alone(json.dumps(facts["profile"]), standing.total.delta)
-            details[row.release] = {name: facts.get(name) for name in ("name", "at", "output")} | {
-                "epsilon": alone
-            }
+    details = {
+        row.fingerprint: _details(decode_payload(row.payload), standing.total.delta)
+        for row in rows
+        if row.kind == "reserve"
+    }
     return DatasetState(
         name=standing.dataset,
         total=standing.total,
         spent=standing.spent.profile if details else None,
-        releases={row.release: row.kind for row in rows},
+        releases={row.fingerprint: row.kind for row in rows},
         details=details,
         head=standing.head,
     )
+
+
+def _details(payload: Json, delta: float) -> ReleaseDetails:
+    return {
+        "release_id": payload.get("release_id"),
+        "at": payload["at"],
+        "output": payload.get("output_url"),
+        "epsilon": _epsilon_alone(json.dumps(payload["profile"]), delta),
+    }
 
 
 @functools.lru_cache(maxsize=1024)
@@ -49,49 +62,66 @@ def _epsilon_alone(description: str, delta: float) -> float:
     return profile_from_dict(json.loads(description)).epsilon(delta)
 
 
-def ledger_entry(connection: Connection, release: str) -> LedgerEntry | None:
-    """A release's history, None when it was never reserved."""
-    steps = steps_of(connection, release)
+def ledger_entry(connection: Connection, fingerprint: str) -> LedgerEntry | None:
+    """Return a release's history, None if it was never reserved."""
+    steps = steps_of(connection, fingerprint)
     if not steps:
         return None
     reserved = steps[0]
-    opening = select(entries).where(entries.c.dataset == reserved.dataset, entries.c.sequence == 1)
-    noted = body_of(reserved)
-    published: Json = next((body_of(row) for row in steps if row.kind == "publish"), {})
+    payload = payload_of(reserved)
+    published: Json = next((payload_of(step) for step in steps if step.kind == "publish"), {})
     return LedgerEntry(
         dataset=reserved.dataset,
-        release=release,
-        name=noted.get("name", release),
-        source=noted.get("source", ""),
-        asked=noted.get("asked"),
-        array=noted.get("array"),
-        total=total_in(connection.execute(opening).one()),
+        fingerprint=fingerprint,
+        release_id=payload.get("release_id", fingerprint),
+        source_identity=payload.get("source_identity", ""),
+        spec_digest=payload.get("spec_digest"),
+        array=payload.get("array"),
+        total=total_in(_opening(connection, reserved.dataset)),
         last=steps[-1].kind,
-        reserved_at=noted["at"],
+        reserved_at=payload["at"],
         cumulative=spent_after(reserved).profile,
-        place=noted.get("place"),
+        output_address=payload.get("output_address"),
         card=published.get("card"),
         head=LedgerHead(reserved.dataset, reserved.sequence, reserved.hash),
     )
 
 
+def _opening(connection: Connection, dataset: str) -> EntryRow:
+    query = select(entries).where(entries.c.dataset == dataset, entries.c.sequence == 1)
+    opening = fetch_entry(connection, query)
+    assert opening is not None, "a dataset with a reservation has an opening entry"
+    return opening
+
+
 def series_windows(connection: Connection, dataset: str, series: str) -> list[SeriesWindow]:
-    """The windows of a series that were charged, oldest first; other releases are not read."""
-    # Asked for the dataset too, or for an order, SQLite would walk through the whole dataset.
-    named = connection.execute(select(entries).where(entries.c.series == series)).all()
+    """Return the windows of a series that were charged, oldest first.
+
+    Other releases are not read.
+    """
+    # With the dataset in the query, or an order, SQLite would walk through the whole dataset.
+    rows = fetch_entries(connection, select(entries).where(entries.c.series == series))
     oldest_first = sorted(
-        (row for row in named if row.dataset == dataset), key=lambda row: int(row.sequence)
+        (row for row in rows if row.dataset == dataset), key=lambda row: row.sequence
     )
+    last = _last_steps(connection, [str(row.fingerprint) for row in oldest_first])
+    windows = []
+    for row in oldest_first:
+        payload = payload_of(row)
+        step = last[str(row.fingerprint)]
+        output = payload["output_url"]
+        windows.append(SeriesWindow(payload["window"], payload.get("array"), output, step))
+    return windows
+
+
+def _last_steps(connection: Connection, fingerprints: list[str]) -> dict[str, str]:
+    """Return the last step of each release."""
     last: dict[str, str] = {}
-    for start in range(0, len(oldest_first), _AT_ONCE):
-        releases = [row.release for row in oldest_first[start : start + _AT_ONCE]]
-        steps = select(entries.c.sequence, entries.c.release, entries.c.kind).where(
-            entries.c.release.in_(releases), entries.c.kind != "settle"
+    for start in range(0, len(fingerprints), _RELEASES_AT_ONCE):
+        some = fingerprints[start : start + _RELEASES_AT_ONCE]
+        query = select(entries.c.sequence, entries.c.fingerprint, entries.c.kind).where(
+            entries.c.fingerprint.in_(some), entries.c.kind != "put_once"
         )
-        for row in sorted(connection.execute(steps), key=lambda row: int(row.sequence)):
-            last[row.release] = row.kind
-    noted = [(row.release, body_of(row)) for row in oldest_first]
-    return [
-        SeriesWindow(facts["window"], facts.get("array"), facts["output"], last[release])
-        for release, facts in noted
-    ]
+        for row in sorted(connection.execute(query), key=lambda row: int(row.sequence)):
+            last[row.fingerprint] = row.kind
+    return last

@@ -1,9 +1,9 @@
 """The master key that wraps release keys, and where it is kept: never with the ledger.
 
-Whoever reads a release key before its release is published and its key destroyed can take the noise
-away again. A backup of the database is read by others than the release was made for, so release
-keys lie in it under AES-256-GCM, and the master key comes from the environment, from a file, or
-from the user's configuration folder.
+Whoever reads a release key before the release is published and its key destroyed can remove the
+noise. A backup of the database has other readers than the curator, so release keys are stored under
+AES-256-GCM, and the master key comes from the environment, from a file, or from the user's
+configuration folder.
 """
 
 from __future__ import annotations
@@ -37,26 +37,40 @@ class KeyWrapper:
         if len(master_key) != 32:
             raise LedgerError(f"the master key has {len(master_key)} bytes; give exactly 32")
         self._cipher = AESGCM(_subkey(master_key, b"dpdask-wrap-v2"))
-        self.check = _subkey(
-            master_key, b"dpdask-check-v2"
-        ).hex()  # tells one master key from another, and nothing else
+        # tells one master key from another, and nothing else
+        self.check = _subkey(master_key, b"dpdask-check-v2").hex()
 
     def __repr__(self) -> str:
         return "<KeyWrapper redacted>"
 
     def fits(self, check: str) -> bool:
-        """Whether this is the master key that ``check`` was made from."""
+        """Return whether this is the master key that ``check`` was computed from."""
         return hmac.compare_digest(self.check, check)
 
-    def wrap(self, dataset: str, release: str, secret: bytes) -> bytes:
-        """A release key as it may lie in the database."""
-        nonce = random_bytes(12)
-        return nonce + self._cipher.encrypt(nonce, secret, _bound_to(dataset, release))
+    def wrap(self, dataset: str, fingerprint: str, secret: bytes) -> bytes:
+        """Return a release key as it may be stored in the database.
 
-    def unwrap(self, dataset: str, release: str, content: bytes) -> bytes:
-        """The release key that :meth:`wrap` was given."""
+        Args:
+            dataset: the dataset that the release is charged to.
+            fingerprint: the release's fingerprint.
+            secret: the release key.
+        """
+        nonce = random_bytes(12)
+        return nonce + self._cipher.encrypt(nonce, secret, _bound_to(dataset, fingerprint))
+
+    def unwrap(self, dataset: str, fingerprint: str, content: bytes) -> bytes:
+        """Return the release key that :meth:`wrap` wrapped for the same dataset and release.
+
+        Args:
+            dataset: the dataset that the release is charged to.
+            fingerprint: the release's fingerprint.
+            content: what is stored.
+
+        Raises:
+            LedgerCorrupt: it was changed, or wrapped for another dataset or release.
+        """
         try:
-            return self._cipher.decrypt(content[:12], content[12:], _bound_to(dataset, release))
+            return self._cipher.decrypt(content[:12], content[12:], _bound_to(dataset, fingerprint))
         except InvalidTag:
             raise LedgerCorrupt(
                 "the stored key of the release was changed in the database; `dpdask abort` the"
@@ -68,32 +82,36 @@ def _subkey(master_key: bytes, purpose: bytes) -> bytes:
     return hashlib.blake2b(key=master_key, person=purpose, digest_size=32).digest()
 
 
-def _bound_to(dataset: str, release: str) -> bytes:
-    return release.encode() + b"/" + dataset.encode()
+def _bound_to(dataset: str, fingerprint: str) -> bytes:
+    return fingerprint.encode() + b"/" + dataset.encode()
 
 
 def default_key_file() -> Path:
-    """Where the master key lies when nothing else is said: the user's configuration folder."""
+    """Return the default path of the master key, in the user's configuration folder."""
     folder = os.environ.get("XDG_CONFIG_HOME") or ""
     base = Path(folder) if os.path.isabs(folder) else Path.home() / ".config"
     return base / "dpdask" / "master.key"
 
 
 def find_master_key(database: Path | None) -> bytes | None:
-    """The master key from DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE or the configuration folder;
-    None where there is none.
+    """Return the configured master key, None if there is none.
 
-    A key file in the folder of the SQLite file ``database`` is refused.
+    It is in DPDASK_MASTER_KEY, in the file that DPDASK_MASTER_KEY_FILE names, or in the
+    configuration folder.
+
+    Raises:
+        MasterKeyError: the key file is in the folder of the SQLite file ``database``, others can
+            read it, or it cannot be read.
     """
-    given = os.environ.get(VARIABLE)
-    if given:
-        return _parsed(given, VARIABLE)
-    named = os.environ.get(FILE_VARIABLE)
-    path = Path(named) if named else default_key_file()
-    if not named and not path.exists():
+    digits = os.environ.get(VARIABLE)
+    if digits:
+        return _parsed(digits, VARIABLE)
+    file_name = os.environ.get(FILE_VARIABLE)
+    path = Path(file_name) if file_name else default_key_file()
+    if not file_name and not path.exists():
         return None
     _check_apart(path, database)
-    if not named and path.stat().st_mode & 0o077:
+    if not file_name and path.stat().st_mode & 0o077:
         raise MasterKeyError(
             f"the master key {str(path)!r} can be read by others; `chmod 600` it, or make another"
         )
@@ -107,12 +125,13 @@ def find_master_key(database: Path | None) -> bytes | None:
 
 
 def make_master_key(database: Path | None) -> bytes:
-    """The master key of a new ledger: the one that is there, else a new one in the configuration
-    folder.
+    """Return the master key of a new ledger: the configured one, else a new one.
+
+    A new one is written to the configuration folder.
     """
-    found = find_master_key(database)
-    if found is not None:
-        return found
+    existing = find_master_key(database)
+    if existing is not None:
+        return existing
     path = default_key_file()
     _check_apart(path, database)
     try:
@@ -123,7 +142,7 @@ def make_master_key(database: Path | None) -> bytes:
             file.write(random_bytes(32).hex() + "\n")
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its key is the one
+        with contextlib.suppress(FileExistsError):  # another process was first: its key is used
             os.link(temporary, path)
         temporary.unlink()
     except OSError:
@@ -131,17 +150,16 @@ def make_master_key(database: Path | None) -> bytes:
             f"no master key could be written to {str(path)!r}; set {VARIABLE} or"
             f" {FILE_VARIABLE}: {_MAKE}"
         ) from None
-    made = find_master_key(database)
-    assert made is not None
-    return made
+    master_key = find_master_key(database)
+    assert master_key is not None
+    return master_key
 
 
 def _check_apart(path: Path, database: Path | None) -> None:
     if database is not None and path.resolve().parent == database.resolve().parent:
         raise MasterKeyError(
-            f"the master key {str(path)!r} lies in the ledger's own folder, and a copy of that"
-            " folder would hold the noise keys"
-            " and what opens them; move it elsewhere"
+            f"the master key {str(path)!r} is in the ledger's own folder, and a copy of that"
+            " folder would hold the noise keys and what opens them; move it elsewhere"
         )
 
 

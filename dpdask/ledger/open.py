@@ -1,4 +1,4 @@
-"""Where the ledger is, from the environment."""
+"""Open the ledger that the environment or a spec names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["open_ledger"]
 
 
 def open_ledger(url: str | None = None) -> Ledger:
-    """The ledger at ``url``, or of DPDASK_LEDGER, which must be there."""
+    """Open the ledger at ``url``, else of DPDASK_LEDGER, which must exist."""
     return Ledger(
         url or os.environ.get("DPDASK_LEDGER") or "sqlite:///dpdask-ledger.db", create=False
     )

@@ -1,10 +1,10 @@
 """The ledger's tables on SQLite or PostgreSQL, and the engine that reaches them.
 
-Entries can be dumped and shown to whoever may see the ledger; ``dpdask_release_keys`` alone holds
-keys, wrapped by a master key that is somewhere else, and its rows are deleted when a release is
-committed or burned. All other tables only grow (:mod:`dpdask.ledger.triggers`). What an entry says
-is in its body, which the chain of hashes covers; the other columns repeat parts of it so that the
-database can find them without reading every row, and :meth:`Ledger.verify` compares the two.
+``dpdask_release_keys`` alone holds keys, wrapped by a master key that is stored elsewhere, and its
+rows are deleted when a release is committed or burned. All other tables only grow
+(:mod:`dpdask.ledger.triggers`). What an entry says is in its payload, which the chain of hashes
+covers; the other columns repeat parts of it so that the database can look them up without reading
+every row, and :meth:`Ledger.verify` compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 from sqlalchemy import (
     Column,
@@ -25,6 +25,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Select,
     String,
     Table,
     Text,
@@ -41,11 +42,14 @@ from dpdask.signals import signals_deferred
 
 __all__ = [
     "SCHEMA_VERSION",
+    "EntryRow",
     "connect",
     "create_tables",
     "database_file",
     "datasets",
     "entries",
+    "fetch_entries",
+    "fetch_entry",
     "forget_deleted",
     "parse_url",
     "plain_errors",
@@ -54,13 +58,13 @@ __all__ = [
     "settings",
 ]
 
-SCHEMA_VERSION = 2  # 0.1.0 had no version; it counts as 1
+SCHEMA_VERSION = 2  # 0.1.0 recorded no version; it counts as 1
 
 _metadata = MetaData()
 
 
-def _plain(length: int) -> Any:
-    """Text that every server sorts by its bytes, so that prefixes and amounts can be found."""
+def _plain(length: int) -> String:
+    """Return a type of text that every server sorts by bytes, for prefixes and amounts."""
     return String(length).with_variant(String(length, collation="C"), "postgresql")
 
 
@@ -82,9 +86,8 @@ settings = Table(
 datasets = Table(
     "dpdask_datasets",
     _metadata,
-    Column(
-        "name", String(200), primary_key=True
-    ),  # what PostgreSQL locks; a dataset's total is in its first entry
+    # what PostgreSQL locks; a dataset's total is in its first entry
+    Column("name", String(200), primary_key=True),
     sqlite_with_rowid=False,
 )
 
@@ -93,45 +96,97 @@ entries = Table(
     _metadata,
     Column("dataset", ForeignKey("dpdask_datasets.name"), primary_key=True),
     Column("sequence", Integer, primary_key=True, autoincrement=False),  # from 1 in each dataset
-    Column("release", String(64)),  # null where the entry is about the dataset
+    Column("fingerprint", String(64)),  # null where the entry is about the dataset
     Column("kind", String(20), nullable=False),
-    Column("settled", String(100), nullable=False),  # the name of a settled value, else empty
-    Column(
-        "name", _plain(200), unique=True
-    ),  # of a reservation: what the release is published under
+    Column("once_name", String(100), nullable=False),  # of a value that is put once, else empty
+    Column("release_id", _plain(200), unique=True),  # of a reservation: the public random name
     Column("array", String(64)),  # of a reservation
     Column("record_axis", Integer),  # of a reservation
     Column("series", String(200)),  # of a reservation
     Column("clock", _plain(40), nullable=False),  # the latest time of any entry so far
-    Column(
-        "mu_squared", _plain(80), nullable=False
-    ),  # charged so far, as padded hexadecimal digits
+    # charged so far, as padded hexadecimal digits
+    Column("mu_squared", _plain(80), nullable=False),
     Column("delta", _plain(80), nullable=False),
-    Column("body", Text, nullable=False),
+    Column("payload", Text, nullable=False),
     Column("previous", String(64), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),
-    UniqueConstraint("release", "kind", "settled"),  # a release takes each step once
+    UniqueConstraint("fingerprint", "kind", "once_name"),  # a release takes each step once
     Index("dpdask_entries_kind", "dataset", "kind", "sequence"),
     Index("dpdask_entries_series", "series"),
     Index("dpdask_entries_clock", "dataset", "clock", "sequence"),
     Index("dpdask_entries_array", "array", "dataset", "record_axis"),
-    sqlite_with_rowid=False,  # so that INSERT OR REPLACE finds no hidden key
+    sqlite_with_rowid=False,  # so that INSERT OR REPLACE has no hidden key to use
 )
 
 release_keys = Table(
     "dpdask_release_keys",
     _metadata,
-    Column("release", String(64), primary_key=True),
+    Column("fingerprint", String(64), primary_key=True),
     Column("wrapped", Integer, nullable=False),
     Column("content", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
 
 
+class EntryRow(Protocol):
+    """One row of ``dpdask_entries``."""
+
+    @property
+    def dataset(self) -> str:
+        """The dataset whose chain it is in."""
+
+    @property
+    def sequence(self) -> int:
+        """Its position in the chain, from 1."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The release that it is about."""
+
+    @property
+    def kind(self) -> str:
+        """What it is: open, reserve, key, put_once, publish, commit, burn or upgrade."""
+
+    @property
+    def clock(self) -> str:
+        """The latest time of any entry so far."""
+
+    @property
+    def mu_squared(self) -> str:
+        """The sum of mu^2 so far."""
+
+    @property
+    def delta(self) -> str:
+        """The sum of delta0 so far."""
+
+    @property
+    def payload(self) -> str:
+        """What it says, as JSON text."""
+
+    @property
+    def previous(self) -> str:
+        """The hash of the entry before it."""
+
+    @property
+    def hash(self) -> str:
+        """The hash of the entry."""
+
+
+def fetch_entries(connection: Connection, query: Select[tuple[object, ...]]) -> list[EntryRow]:
+    """Return the rows of a query for whole entries."""
+    return cast("list[EntryRow]", connection.execute(query).all())
+
+
+def fetch_entry(connection: Connection, query: Select[tuple[object, ...]]) -> EntryRow | None:
+    """Return the row of a query for at most one whole entry."""
+    return cast("EntryRow | None", connection.execute(query).one_or_none())
+
+
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Database errors as one line without statements, parameters or addresses; no signal cuts a
-    transaction off.
+    """Turn database errors into one line without statements, parameters or addresses.
+
+    No signal interrupts a transaction within.
     """
     try:
         with signals_deferred():
@@ -145,7 +200,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def parse_url(url: str) -> URL:
-    """The address of a ledger, in a database that can hold one."""
+    """Return the address of a ledger, in a database that can hold one."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -164,18 +219,23 @@ def parse_url(url: str) -> URL:
 
 
 def database_file(parsed: URL) -> Path | None:
-    """The file of a SQLite ledger."""
+    """Return the file of a SQLite ledger, None for PostgreSQL."""
     return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
 
 def connect(parsed: URL, *, create: bool) -> Engine:
-    """An engine whose transactions are serial per dataset: SQLite writes one at a time, PostgreSQL
-    locks the dataset's row.
+    """Return an engine whose transactions are serial per dataset.
+
+    SQLite runs one transaction at a time, PostgreSQL locks the dataset's row.
+
+    Args:
+        parsed: the ledger's address.
+        create: whether a SQLite file that does not exist is created.
     """
     path = database_file(parsed)
     if path is None:
-        # whatever the server's default: a snapshot taken before the lock was granted would not see
-        # what was spent meanwhile
+        # Whatever the server's default is: a snapshot taken before the lock was granted would not
+        # see what was spent in between.
         return create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
@@ -194,12 +254,10 @@ def connect(parsed: URL, *, create: bool) -> Engine:
     engine = create_engine(parsed, connect_args={"timeout": 120})
 
     @event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, _record: Any) -> None:
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
         with contextlib.suppress(PermissionError):  # somebody else's, who shares it with us
             os.chmod(path, 0o600)  # it holds digests of data, and perhaps bare release keys
-        connection.isolation_level = (
-            None  # transactions begin below, not when the driver thinks best
-        )
+        connection.isolation_level = None  # transactions begin below, not when the driver decides
         for pragma in (
             "busy_timeout=120000",
             "journal_mode=WAL",
@@ -227,12 +285,13 @@ def create_tables(connection: Connection) -> None:
 
 
 def forget_deleted(engine: Engine) -> None:
-    """Remove deleted keys from SQLite's write-ahead log too. PostgreSQL's vacuum does its own,
-    later.
+    """Remove deleted keys from SQLite's write-ahead log too.
+
+    On PostgreSQL, vacuum removes them later.
     """
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
-            raw: Any = connection.connection.driver_connection
+            raw = cast("sqlite3.Connection", connection.connection.driver_connection)
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,8 +1,8 @@
-"""Triggers that keep the ledger append-only, also against statements that are not ours.
+"""Triggers that keep the ledger append-only, also against statements of other programs.
 
 ``INSERT OR REPLACE`` deletes rows without firing SQLite's triggers for deletions, so insertions are
 guarded too: no row takes the key of another, an entry follows the newest one of its dataset, and
-what was charged so far never becomes less.
+the sum of charges never decreases.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ __all__ = ["trigger_statements"]
 
 _REFUSAL = "the ledger is append-only"
 
-# What must not be there before a row is inserted, by table; an entry must also follow the newest
+# Rows that must not exist before a row is inserted, by table; an entry must also follow the newest
 # one of its dataset.
 _TAKEN = {
     "dpdask_schema": ["version = NEW.version"],
     "dpdask_settings": ["name = NEW.name"],
     "dpdask_datasets": ["name = NEW.name"],
-    "dpdask_release_keys": ["release = NEW.release"],
+    "dpdask_release_keys": ["fingerprint = NEW.fingerprint"],
     "dpdask_entries": [
         "dataset = NEW.dataset AND sequence >= NEW.sequence",
         "hash = NEW.hash",
-        "name = NEW.name",
-        "release = NEW.release AND kind = NEW.kind AND settled = NEW.settled",
+        "release_id = NEW.release_id",
+        "fingerprint = NEW.fingerprint AND kind = NEW.kind AND once_name = NEW.once_name",
     ],
 }
 _FOLLOWS = (
@@ -34,14 +34,15 @@ _DELETED_AT_CLOSE = "dpdask_release_keys"
 
 
 def trigger_statements(dialect: str) -> list[str]:
-    """The statements that create all triggers."""
+    """Return the statements that create all triggers."""
     return _sqlite() if dialect == "sqlite" else _postgres()
 
 
 def _wrong(table: str) -> str:
-    """A condition that holds when the NEW row may not be inserted."""
+    """Return a condition that holds when the NEW row may not be inserted."""
     taken = [f"EXISTS (SELECT 1 FROM {table} WHERE {condition})" for condition in _TAKEN[table]]
-    return " OR ".join([*taken, *([f"NOT ({_FOLLOWS})"] if table == "dpdask_entries" else [])])
+    unconnected = [f"NOT ({_FOLLOWS})"] if table == "dpdask_entries" else []
+    return " OR ".join([*taken, *unconnected])
 
 
 def _sqlite() -> list[str]:

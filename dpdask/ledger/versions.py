@@ -1,4 +1,4 @@
-"""The version of a ledger's tables: create a new ledger, name an older one, refuse a newer."""
+"""The version of a ledger's tables: create a new ledger, refuse an older or a newer one."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 
 from dpdask.errors import LedgerCorrupt, LedgerError
-from dpdask.ledger.keys import KeyWrapper, make_master_key
+from dpdask.ledger.key_store import KeyStore
+from dpdask.ledger.keys import KeyWrapper, find_master_key, make_master_key
 from dpdask.ledger.schema import SCHEMA_VERSION, create_tables, entries, schema, settings
 
-__all__ = ["hold_schema", "note_keys", "prepare_schema", "schema_version"]
+__all__ = ["lock_schema", "prepare_schema", "record_key_storage", "schema_version"]
 
-_KEYS = "keys"  # bare, or wrapped
+_KEY_STORAGE = "keys"  # bare, or wrapped
 _CHECK = "master_key_check"
+_SCHEMA_LOCK = 4951760157
 
 
 def schema_version(connection: Connection) -> int:
-    """0 for a database without a ledger, 1 for 0.1.0's tables, else what is written."""
+    """Return 0 for a database without a ledger, 1 for tables of 0.1.0, else the recorded one."""
     tables = inspect(connection)
     if tables.has_table(schema.name):
         return int(connection.scalar(select(func.max(schema.c.version))) or 0)
     return 1 if tables.has_table(entries.name) else 0
 
 
-def hold_schema(connection: Connection) -> None:
-    """Let nobody else create or upgrade tables until the transaction ends; SQLite's writers are
-    alone anyway.
+def lock_schema(connection: Connection) -> None:
+    """Let nobody else create or upgrade tables until the transaction ends.
+
+    SQLite runs one transaction at a time anyway.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(4951760157)"))
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
 
 
 def prepare_schema(
@@ -39,10 +42,15 @@ def prepare_schema(
     *,
     create: bool,
     bare_keys: bool | None,
-) -> tuple[KeyWrapper | None, str | None]:
+) -> KeyStore:
     """Create what a new ledger needs, or refuse one that this version cannot read.
 
-    What wraps keys, and what tells its master key: None for a ledger with bare keys.
+    Args:
+        engine: the ledger's database.
+        wrapper: wraps keys by the configured master key, if there is one.
+        database: the file of a SQLite ledger.
+        create: whether a new ledger is created.
+        bare_keys: whether keys are stored as they are; None for whatever the ledger says.
     """
     with engine.begin() as connection:
         version = schema_version(connection)
@@ -50,59 +58,63 @@ def prepare_schema(
             if not create:
                 raise LedgerError(
                     "the database holds no ledger; `dpdask ledger init DATASET --epsilon E"
-                    " --delta D` makes one"
+                    " --delta D` creates one"
                 )
-            hold_schema(connection)
-            version = schema_version(connection)
-            if version == 0:
-                create_tables(connection)
-                note_keys(
-                    connection,
-                    None if bare_keys else wrapper or KeyWrapper(make_master_key(database)),
-                )
-                version = SCHEMA_VERSION
+            version = _create(connection, wrapper, database, bare_keys=bool(bare_keys))
         if version < SCHEMA_VERSION:
             raise LedgerError(
-                "the ledger was made by dpdask 0.1.0; `dpdask ledger upgrade` brings it to this"
-                " version, and keeps every entry"
+                "the ledger was created by dpdask 0.1.0; `dpdask ledger upgrade` brings it to"
+                " this version, and keeps every entry"
             )
         if version > SCHEMA_VERSION:
             raise LedgerError(
                 f"the ledger has tables of version {version}, and this dpdask knows"
                 f" {SCHEMA_VERSION}; use the newer dpdask"
             )
-        return _keys_of(connection, wrapper, database, bare_keys)
+        return _key_store(connection, wrapper, database, bare_keys)
 
 
-def note_keys(connection: Connection, wrapper: KeyWrapper | None) -> None:
-    """Write down, for good, whether release keys are wrapped and by which master key."""
-    connection.execute(
-        insert(settings).values(name=_KEYS, value="bare" if wrapper is None else "wrapped")
-    )
+def _create(
+    connection: Connection, wrapper: KeyWrapper | None, database: Path | None, *, bare_keys: bool
+) -> int:
+    """Create a ledger, unless another process was first; return the version of its tables."""
+    lock_schema(connection)
+    version = schema_version(connection)
+    if version != 0:
+        return version
+    create_tables(connection)
+    if bare_keys:
+        record_key_storage(connection, None)
+    else:
+        record_key_storage(connection, wrapper or KeyWrapper(make_master_key(database)))
+    return SCHEMA_VERSION
+
+
+def record_key_storage(connection: Connection, wrapper: KeyWrapper | None) -> None:
+    """Record, for good, whether release keys are wrapped and by which master key."""
+    kind = "bare" if wrapper is None else "wrapped"
+    connection.execute(insert(settings).values(name=_KEY_STORAGE, value=kind))
     if wrapper is not None:
         connection.execute(insert(settings).values(name=_CHECK, value=wrapper.check))
 
 
-def _keys_of(
+def _key_store(
     connection: Connection,
     wrapper: KeyWrapper | None,
     database: Path | None,
     bare_keys: bool | None,
-) -> tuple[KeyWrapper | None, str | None]:
-    noted = {row.name: row.value for row in connection.execute(select(settings))}
-    kept = noted.get(_KEYS)
-    if kept not in ("bare", "wrapped") or (kept == "wrapped") != (_CHECK in noted):
+) -> KeyStore:
+    recorded = {row.name: row.value for row in connection.execute(select(settings))}
+    kind = recorded.get(_KEY_STORAGE)
+    if kind not in ("bare", "wrapped") or (kind == "wrapped") != (_CHECK in recorded):
         raise LedgerCorrupt("the ledger does not say how it keeps release keys; restore a backup")
-    if bare_keys is not None and bare_keys != (kept == "bare"):
+    if bare_keys is not None and bare_keys != (kind == "bare"):
         raise LedgerError(
-            f"this ledger keeps its release keys {kept}, and that never changes; use another ledger"
+            f"this ledger keeps its release keys {kind}, and that never changes; use another ledger"
         )
-    if kept == "bare":
-        return None, None
-    check = noted[_CHECK]
-    if wrapper is None:  # a ledger that was made just now
-        from dpdask.ledger.keys import find_master_key
-
-        found = find_master_key(database)
-        wrapper = None if found is None else KeyWrapper(found)
-    return wrapper, check
+    if kind == "bare":
+        return KeyStore(wrapper=None, check=None)
+    if wrapper is None:  # the master key of a new ledger was created a moment ago
+        master_key = find_master_key(database)
+        wrapper = None if master_key is None else KeyWrapper(master_key)
+    return KeyStore(wrapper, recorded[_CHECK])

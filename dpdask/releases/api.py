@@ -116,7 +116,7 @@ def finish_published(spec: SpecLike) -> Receipt | None:
             card = published_card(output, name)
         if card is None or (not record.open and not staging.holds_lock()):
             return None
-        receipt = finalize(parsed, ledger, staging, record.release, card, seen=True)
+        receipt = finalize(parsed, ledger, staging, record.fingerprint, card, seen=True)
         _check_asked(parsed, record)  # only now: what is visible is closed, whatever is asked for
         return receipt
     finally:
@@ -127,7 +127,7 @@ def _belongs(record: LedgerEntry, output: Storage) -> bool:
     """Whether a release that a file at or beside an output names is one to this output: files can
     be copied and planted.
     """
-    return record.place in (None, output.address())
+    return record.output_address in (None, output.address())
 
 
 def _release_here(ledger: Ledger, output: Storage, name: str) -> LedgerEntry | None:
@@ -204,7 +204,7 @@ def _begin(spec: ReleaseSpec, ledger: Ledger) -> ReleaseRun:
             f"this very release was closed by {known.last}; a new one is a new charge: raise"
             " publish.edition to ask for it"
         )
-    name = known.name if known is not None else random_bytes(16).hex()
+    name = known.release_id if known is not None else random_bytes(16).hex()
     return ReleaseRun(made, ledger, Publisher.of(made.output, name), name)
 
 
@@ -227,21 +227,21 @@ def _take_up(spec: ReleaseSpec, ledger: Ledger, name: str) -> ReleaseRun:
             "source.url leads to another array than when the release began; restore it, or"
             " `dpdask abort`"
         )
-    if record is not None and made.identity != record.source:
+    if record is not None and made.identity != record.source_identity:
         burn(ledger, staging, record, "the source changed")
         raise SourceChanged(
             "the source changed since the release began, and the same noise on other data would"
             " show the difference:"
             " the release was aborted and its charge stays; start a new one"
         )
-    if record is not None and made.fingerprint != record.release:
+    if record is not None and made.fingerprint != record.fingerprint:
         raise ReleaseError(f"the release cannot go on here: {OTHER_MACHINE}")
     return run
 
 
 def _check_asked(spec: ReleaseSpec, record: LedgerEntry) -> None:
     """A release is finished by its own spec alone; another one harms nothing."""
-    if record.asked is not None and spec_digest(spec) != record.asked:
+    if record.spec_digest is not None and spec_digest(spec) != record.spec_digest:
         raise ReleaseError(
             "the release to this output began with another spec; restore that one, `dpdask"
             " abort` it if it is unfinished, or"
@@ -306,13 +306,13 @@ def abort_named(
                 " ledger show` lists them"
             )
         record = found[0]
-        if record.place is None:
+        if record.output_address is None:
             raise ReleaseError(
                 "the ledger does not know where the release was to be published; abort it with"
                 " its spec"
             )
-        staging = Publisher.of(open_storage(record.place, options), record.name)
+        staging = Publisher.of(open_storage(record.output_address, options), record.release_id)
         burn(ledger, staging, record, "aborted by the curator", invisible=never_published)
-        return record.name
+        return record.release_id
     finally:
         ledger.close()

@@ -31,7 +31,7 @@ from dpdask.releases.card import ReleaseCard, card_text
 from dpdask.releases.verify import check_objects, published_card
 from dpdask.signing import load_signing_key
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import ROOT, Coordinate, LocalStorage, ManifestEntry, Publisher
+from dpdask.storage import ROOT, Coordinate, ManifestEntry, Publisher
 
 __all__ = ["OTHER_MACHINE", "OnProgress", "Receipt", "ReleaseRun", "burn", "finalize"]
 
@@ -79,19 +79,14 @@ def burn(
     its staging is taken away before we look whether it is at the output. What is not there by then
     cannot be renamed into place any more.
     """
-    if published_card(staging.output, staging.name) is not None:
+    if published_card(staging.output, staging.release_id) is not None:
         raise ReleaseError("the release is published already; `dpdask resume` concludes it")
     if record is not None and record.open:
-        if (
-            record.last == "publish"
-            and isinstance(staging.data, LocalStorage)
-            and staging.holds_lock()
-        ):
-            staging.work.delete()
-            if published_card(staging.output, staging.name) is not None:
+        if record.last == "publish" and staging.withdraw():
+            if published_card(staging.output, staging.release_id) is not None:
                 raise ReleaseError("the release is published already; `dpdask resume` concludes it")
             invisible = True
-        ledger.burn(record.release, reason, invisible=invisible)
+        ledger.burn(record.fingerprint, reason, invisible=invisible)
     staging.discard(charged=record is not None)
 
 
@@ -165,11 +160,11 @@ class ReleaseRun:
                 f"output {made.spec.output.url!r} appeared meanwhile; publish elsewhere"
             )
         facts = {
-            "name": self.name,
-            "source": made.identity,
-            "asked": spec_digest(made.spec),
-            "output": made.spec.output.url,
-            "place": made.output.address(),
+            "release_id": self.name,
+            "source_identity": made.identity,
+            "spec_digest": spec_digest(made.spec),
+            "output_url": made.spec.output.url,
+            "output_address": made.output.address(),
             "curator": made.spec.budget.curator,
             **(
                 {}
@@ -194,7 +189,7 @@ class ReleaseRun:
         began it twice, meanwhile.
         """
         record = _check_open(self.plan, self._ledger)
-        if record.name != self.name:
+        if record.release_id != self.name:
             raise ReleaseError(
                 "the same release was begun twice at once; run it again, and it goes on with"
                 " what was charged"

@@ -1,8 +1,7 @@
-"""Ed25519 signatures: a reader who trusts a curator's public key can check a release without the
-ledger.
+"""Ed25519 signatures: whoever trusts a curator's public key can check a release without the ledger.
 
 What is signed is a statement: canonical JSON that names its purpose and version, so that a
-signature given for one purpose is never valid for another. Private keys are files of their owner
+signature for one purpose is never valid for another. Private keys are files of their owner
 alone; they are never printed, compared, copied or pickled.
 """
 

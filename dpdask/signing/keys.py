@@ -48,8 +48,9 @@ class PublicKey:
 
 
 class SigningKey:
-    """A curator's private key. Its printed forms are redacted; it is not compared, copied or
-    pickled.
+    """A curator's private key.
+
+    Its printed forms are redacted; it is not compared, copied or pickled.
     """
 
     __slots__ = ("_private", "public")
@@ -59,7 +60,7 @@ class SigningKey:
         self.public = PublicKey(private.public_key().public_bytes_raw())
 
     def sign(self, message: bytes) -> bytes:
-        """The 64 bytes of a signature; the same for the same message."""
+        """Return the 64 bytes of a signature; the same for the same message."""
         return self._private.sign(message)
 
     def __repr__(self) -> str:
@@ -85,9 +86,9 @@ class SigningKey:
 def fingerprint(public: PublicKey) -> str:
     """Return a short name of a public key that people can compare: 128 bits of its SHA-256.
 
-    Finding another key with the same 128 bits takes about 2^128 tries. Whoever makes both keys
-    needs 2^64 only, which is why nothing is ever trusted by its fingerprint: checks compare whole
-    keys, and name them by fingerprint.
+    Finding another key with the same 128 bits takes about 2^128 tries. Whoever creates both keys
+    needs only 2^64, so nothing is ever trusted by its fingerprint: checks compare whole keys, and
+    error texts name them by fingerprint.
     """
     return f"{ALGORITHM}:{hashlib.sha256(public.raw).hexdigest()[:32]}"
 
@@ -98,8 +99,15 @@ def sign(key: SigningKey, message: bytes) -> str:
 
 
 def check(public: PublicKey, message: bytes, signature: str) -> None:
-    """Raise :class:`VerificationFailed` unless ``signature`` is that key's signature of
-    ``message``.
+    """Check that ``signature`` is that key's signature of ``message``.
+
+    Args:
+        public: the key.
+        message: what was signed.
+        signature: 64 bytes in base64.
+
+    Raises:
+        VerificationFailed: it is not.
     """
     try:
         Ed25519PublicKey.from_public_bytes(public.raw).verify(
@@ -107,16 +115,23 @@ def check(public: PublicKey, message: bytes, signature: str) -> None:
         )
     except (InvalidSignature, ValueError):
         raise VerificationFailed(
-            f"the signature does not fit what is signed, or was not made by {fingerprint(public)}"
+            "the signature does not fit what is signed, or is not a signature by"
+            f" {fingerprint(public)}"
         ) from None
 
 
-def decode(text: str, size: int, what: str) -> bytes:
-    """Base64 of a fixed size in its one canonical spelling."""
+def decode(text: str, size: int, label: str) -> bytes:
+    """Return bytes of a fixed size from base64 in its one canonical spelling.
+
+    Args:
+        text: base64.
+        size: how many bytes it must hold.
+        label: what it is, for the error text.
+    """
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         content = b""
     if len(content) != size or base64.b64encode(content).decode() != text:
-        raise VerificationFailed(f"the {what} is not {size} bytes in base64")
+        raise VerificationFailed(f"the {label} is not {size} bytes in base64")
     return content

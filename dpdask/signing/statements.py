@@ -1,13 +1,11 @@
-"""Statements and their signatures: canonical JSON that names its purpose, so that a signature
-serves no other one.
-"""
+"""Statements and their signatures: canonical JSON that names the one purpose of a signature."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dpdask.errors import VerificationFailed
 from dpdask.signing.keys import ALGORITHM, PublicKey, SigningKey, check, decode, fingerprint, sign
@@ -71,11 +69,11 @@ class SignatureFacts:
 
     @property
     def signer(self) -> PublicKey:
-        """The key that it claims to be made with: whose key that is, the signature does not say."""
+        """The key that it names; the signature does not say whose key that is."""
         return PublicKey(decode(self.public_key, 32, "public key"))
 
     def to_dict(self) -> dict[str, str]:
-        """The signature for JSON."""
+        """Return the signature for JSON."""
         return {
             "algorithm": self.algorithm,
             "public_key": self.public_key,
@@ -84,8 +82,8 @@ class SignatureFacts:
         }
 
     @classmethod
-    def from_dict(cls, document: Any) -> SignatureFacts:
-        """The signature from JSON; raises :class:`VerificationFailed` when it is not one."""
+    def from_dict(cls, document: object) -> SignatureFacts:
+        """Return the signature from JSON; raise :class:`VerificationFailed` if it is not one."""
         names = ("algorithm", "public_key", "fingerprint", "signature")
         if not isinstance(document, dict) or sorted(document) != sorted(names):
             raise VerificationFailed(
@@ -97,7 +95,7 @@ class SignatureFacts:
 
 
 def sign_statement(key: SigningKey, statement: bytes) -> SignatureFacts:
-    """Sign a statement; the result says with which key."""
+    """Sign a statement; the result names the key."""
     return SignatureFacts(
         ALGORITHM, key.public.base64, fingerprint(key.public), sign(key, statement)
     )
@@ -106,11 +104,15 @@ def sign_statement(key: SigningKey, statement: bytes) -> SignatureFacts:
 def check_statement(
     signature: SignatureFacts, statement: bytes, trust: PublicKey | None = None
 ) -> None:
-    """Check that a statement is signed by the key that the signature names and, if given, that this
-    is the trusted key.
+    """Check that a statement is signed by the key that the signature names.
+
+    Args:
+        signature: the signature.
+        statement: what is signed.
+        trust: the key that must have signed it; None for any.
 
     Raises:
-        VerificationFailed: naming both keys where another one signed.
+        VerificationFailed: it is not; the text names both keys if another one signed.
     """
     if trust is not None and signature.signer != trust:
         raise VerificationFailed(
@@ -121,8 +123,7 @@ def check_statement(
 
 
 def release_statement(card_digest: str, manifest_root: str, head: Head) -> bytes:
-    """Return what a release's signature signs: its card, all its stored bytes, and the ledger's
-    head.
+    """Return what a release's signature covers: its card, all stored bytes, the ledger's head.
 
     Args:
         card_digest: SHA-256 of the card's text without a signature, in hexadecimal.
@@ -138,22 +139,26 @@ def release_statement(card_digest: str, manifest_root: str, head: Head) -> bytes
 
 
 def head_statement(dataset: str, sequence: int, hash: str, at: str) -> bytes:  # noqa: A002  # the ledger's own name for it
-    """Return what is signed to anchor a ledger's head elsewhere: the head, and when it was signed
-    (ISO 8601, UTC).
+    """Return what is signed to anchor a ledger's head elsewhere.
+
+    Args:
+        dataset: whose chain it is.
+        sequence: the position of its newest entry.
+        hash: the hash of that entry.
+        at: when it was signed (ISO 8601, UTC).
     """
     return _statement("dpdask ledger head", ledger=_head(dataset, sequence, hash), at=at)
 
 
-def _statement(what: str, **facts: Any) -> bytes:
-    """Canonical JSON: sorted keys, no spaces, ASCII only."""
-    return json.dumps(
-        {"what": what, "version": 1, **facts}, sort_keys=True, separators=(",", ":")
-    ).encode("ascii")
+def _statement(purpose: str, **parts: str | Json) -> bytes:
+    """Return canonical JSON: sorted keys, no spaces, ASCII only."""
+    statement = {"what": purpose, "version": 1, **parts}
+    return json.dumps(statement, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def _digest(text: str, what: str) -> str:
+def _digest(text: str, label: str) -> str:
     if _DIGEST.fullmatch(text) is None:
-        raise VerificationFailed(f"the {what} is not 64 hexadecimal digits")
+        raise VerificationFailed(f"the {label} is not 64 hexadecimal digits")
     return text
 
 

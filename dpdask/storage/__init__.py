@@ -1,4 +1,4 @@
-"""The only door to zarr: open a source, stage chunks, verify, publish, read back."""
+"""The only package that imports zarr: open a source, stage chunks, verify, publish, read back."""
 
 from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.documents import (
@@ -12,6 +12,7 @@ from dpdask.storage.documents import (
     release_documents,
     with_attributes,
 )
+from dpdask.storage.groups import array_names, open_group, write_example
 from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import (
@@ -22,8 +23,9 @@ from dpdask.storage.manifest import (
     root_document_digest,
 )
 from dpdask.storage.open import open_storage
-from dpdask.storage.publishers import Publisher, open_group, read_output_lock, remove_output_lock
-from dpdask.storage.source import Region, SourceArray, array_names, open_source, write_example
+from dpdask.storage.output_lock import OutputLock, read_output_lock, remove_output_lock
+from dpdask.storage.publishers import Publisher
+from dpdask.storage.source import Region, SourceArray, open_source
 
 __all__ = [
     "CARD_ARRAYS",
@@ -34,6 +36,7 @@ __all__ = [
     "Layout",
     "LocalStorage",
     "ManifestEntry",
+    "OutputLock",
     "Publisher",
     "Region",
     "SourceArray",

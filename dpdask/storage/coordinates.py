@@ -1,17 +1,24 @@
-"""What of a coordinate is published beside a release: its dimensions, and the attributes that say
-how to read it.
-"""
+"""Coordinates that are published beside a release: values, dimensions, and how to read them."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
-from dpdask.types import Json
+import numpy as np
 
-__all__ = ["PLAIN_NAME", "coordinate_dimensions", "dimension_names", "public_attributes"]
+from dpdask.errors import StoreError
+from dpdask.storage.base import Storage
+from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
+from dpdask.types import Array, Json, Shape
 
-PLAIN_NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
+__all__ = ["dimension_names", "read_coordinate", "read_coordinate_schema"]
+
+_PLAIN_NAME = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
+_PUBLISHABLE_KINDS = "biufSUTMm"  # numbers, text and times
 _ATTRIBUTES = {  # how to read times (CF 4.4), and what a grid mapping is made of (CF appendix F)
     "units", "calendar", "azimuth_of_central_line", "crs_wkt", "earth_radius", "false_easting",
     "false_northing",
@@ -30,25 +37,99 @@ _ATTRIBUTES = {  # how to read times (CF 4.4), and what a grid mapping is made o
 }  # fmt: skip
 
 
-def dimension_names(array: Any) -> tuple[str, ...] | None:
-    """The names of a zarr array's dimensions, by Zarr v3 or by xarray's convention for v2; None
-    unless all have one.
+def dimension_names(array: ZarrArray) -> tuple[str, ...] | None:
+    """Return the names of an array's dimensions, None unless all have one.
+
+    They are those of Zarr v3, or of xarray's convention for v2.
     """
-    names = getattr(array.metadata, "dimension_names", None) or dict(array.attrs).get(
-        "_ARRAY_DIMENSIONS"
-    )
+    names = getattr(array.metadata, "dimension_names", None)
+    names = cast("Sequence[str | None]", names or dict(array.attrs).get("_ARRAY_DIMENSIONS"))
     if not names or len(names) != array.ndim or any(name is None for name in names):
         return None
     return tuple(str(name) for name in names)
 
 
-def coordinate_dimensions(array: Any, name: str) -> tuple[str, ...]:
-    """The dimensions of a coordinate: a scalar has none, and an unnamed single one is called as the
-    coordinate.
+def read_coordinate_schema(
+    storage: Storage, name: str, *, path: str, source_path: str
+) -> tuple[Shape, tuple[str, ...], int]:
+    """Return shape, dimension names and size in bytes of an array beside the source.
+
+    Args:
+        storage: where the source is.
+        name: the coordinate's name.
+        path: the coordinate's path in the storage.
+        source_path: the path of the sensitive array, which is never a coordinate.
+
+    Raises:
+        StoreError: there is no such array, or it cannot be published.
+    """
+    label = f"publish.coordinates: {name!r}"
+    if path == source_path:
+        raise StoreError(
+            f"{label} is the source itself, which would be published as it is; drop it from the"
+            " list"
+        )
+    array = _open_if_array(storage, path) if _PLAIN_NAME.fullmatch(name) else None
+    if array is None:
+        raise StoreError(
+            f"publish.coordinates: no array {name!r} lies beside the source; drop it from the list"
+        )
+    dtype = np.dtype(array.dtype)
+    if dtype.kind not in _PUBLISHABLE_KINDS:
+        raise StoreError(f"{label} is not a plain array of numbers, text or times; drop it")
+    try:
+        json.dumps(_public_attributes(array), allow_nan=False)
+    except (TypeError, ValueError):
+        raise StoreError(
+            f"{label} has units or another attribute that is not a valid JSON value; correct it"
+            " or drop it"
+        ) from None
+    size = math.prod(array.shape) * dtype.itemsize
+    return tuple(array.shape), _coordinate_dimensions(array, name), size
+
+
+def read_coordinate(
+    storage: Storage, name: str, *, path: str
+) -> tuple[Array, tuple[str, ...], Json]:
+    """Return values, dimension names and attributes of an array that was declared public.
+
+    Args:
+        storage: where the source is.
+        name: the coordinate's name.
+        path: the coordinate's path in the storage.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    values = None
+    array = _open_if_array(storage, path)
+    if array is not None:
+        try:
+            values = np.asarray(array[...])
+        except Exception:
+            values = None
+    if array is None or values is None:
+        raise StoreError(
+            f"publish.coordinates: {name!r} cannot be read; restore it or drop it from the list"
+        )
+    return values, _coordinate_dimensions(array, name), _public_attributes(array)
+
+
+def _open_if_array(storage: Storage, path: str) -> ZarrArray | None:
+    try:
+        return open_zarr_array(storage.zarr_store(), path)
+    except Exception:
+        return None
+
+
+def _coordinate_dimensions(array: ZarrArray, name: str) -> tuple[str, ...]:
+    """Return the dimensions of a coordinate.
+
+    A scalar has none, and a single unnamed one is called as the coordinate.
     """
     return dimension_names(array) or ((name,) if array.ndim == 1 else ())
 
 
-def public_attributes(array: Any) -> Json:
-    """The attributes of a coordinate without which its values cannot be understood."""
+def _public_attributes(array: ZarrArray) -> Json:
+    """Return the attributes of a coordinate without which its values cannot be understood."""
     return {name: value for name, value in dict(array.attrs).items() if name in _ATTRIBUTES}

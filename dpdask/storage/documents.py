@@ -1,7 +1,7 @@
 """The documents of a published group: everything but the released chunks, as bytes by name.
 
 They are a function of the layout, the card and what was declared public, so they can be built
-before anything is charged, and built again by whoever verifies a release.
+before anything is charged, and rebuilt by whoever verifies a release.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from dpdask.storage.layout import Layout
 from dpdask.storage.manifest import ManifestEntry, digest_of, render_manifest, root_document_digest
 from dpdask.types import Array, Json
+
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+    from zarr.core.buffer import Buffer as ZarrBuffer
 
 __all__ = [
     "CARD_ARRAYS",
@@ -34,6 +38,7 @@ CARD_ARRAYS = "dp_release"  # the subgroup of arrays that the card refers to
 MANIFEST_ARRAY = f"{CARD_ARRAYS}/manifest"
 
 Coordinate = tuple[str, Array, tuple[str, ...], Json]
+"""Name, values, dimension names and attributes of an array that was declared public."""
 
 
 def release_documents(
@@ -44,23 +49,26 @@ def release_documents(
     coordinates: Iterable[Coordinate],
     card_arrays: Mapping[str, Array],
 ) -> dict[str, bytes]:
-    """Every object of the group but the released chunks and the manifest: metadata, consolidated,
-    and small arrays.
+    """Return every object of the group except the released chunks and the manifest.
 
-    Args: layout: The released array. group_attributes: The card and what else the group says of
-        itself. array_attributes: The released array's attributes. coordinates: Arrays beside it
-        that were declared public. card_arrays: Numbers of the noise that are too many for the card,
-        by name; they go to a subgroup of their own.
+    These are metadata documents, consolidated, and small arrays.
+
+    Args:
+        layout: the released array.
+        group_attributes: the card, and the group's other attributes.
+        array_attributes: the released array's attributes.
+        coordinates: arrays beside it that were declared public.
+        card_arrays: numbers of the noise that are too many for the card, by name; they are put
+            into a subgroup of their own.
     """
     import zarr
     from zarr.storage import MemoryStore
 
-    kept: Json = {}
-    store = MemoryStore(kept)
+    objects: dict[str, ZarrBuffer] = {}
+    store = MemoryStore(objects)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # consolidated metadata of v3 is an extension; xarray reads it
+        # consolidated metadata of v3 is an extension, which xarray reads
+        warnings.simplefilter("ignore")
         zarr.create_group(store, attributes=group_attributes)
         zarr.create_group(store, path=CARD_ARRAYS)
         layout.create(store, layout.name, array_attributes)
@@ -69,14 +77,18 @@ def release_documents(
         for name, values in card_arrays.items():
             _small_array(store, f"{CARD_ARRAYS}/{name}", values)
         zarr.consolidate_metadata(store)
-    return {name: buffer.to_bytes() for name, buffer in kept.items()}
+    return {name: buffer.to_bytes() for name, buffer in objects.items()}
 
 
-def _small_array(store: Any, name: str, values: Array, **options: Any) -> None:
-    """An array in one chunk, every chunk stored, whatever it holds."""
+class _ArrayOptions(TypedDict, total=False):
+    dimension_names: tuple[str, ...]
+    attributes: Json
+
+
+def _small_array(store: Store, name: str, values: Array, **options: Unpack[_ArrayOptions]) -> None:
+    """Write an array in one chunk, which is stored even if it is empty."""
     import zarr
 
-    config: Any = {"order": "C", "write_empty_chunks": True}
     stored = zarr.create_array(
         store,
         name=name,
@@ -84,15 +96,16 @@ def _small_array(store: Any, name: str, values: Array, **options: Any) -> None:
         chunks=values.shape,
         dtype=values.dtype,
         compressors=None,
-        config=config,
+        config={"order": "C", "write_empty_chunks": True},
         **options,
     )
     stored[...] = values
 
 
 def document_entries(documents: Mapping[str, bytes]) -> list[ManifestEntry]:
-    """The manifest's entries of documents; the root, which will hold the manifest's root, by all
-    else that it holds.
+    """Return the manifest's entries of documents.
+
+    The root document will hold the manifest's root: its entry covers everything else in it.
     """
     entries = [
         ManifestEntry(name, len(content), digest_of([content]))
@@ -103,29 +116,27 @@ def document_entries(documents: Mapping[str, bytes]) -> list[ManifestEntry]:
 
 
 def manifest_documents(entries: Iterable[ManifestEntry]) -> dict[str, bytes]:
-    """The manifest as an array of bytes, which any Zarr reader can read; consolidated metadata does
-    not show it.
+    """Return the manifest as an array of bytes, which any Zarr reader can read.
+
+    Consolidated metadata does not list it.
     """
     from zarr.storage import MemoryStore
 
-    kept: Json = {}
-    _small_array(
-        MemoryStore(kept), MANIFEST_ARRAY, np.frombuffer(render_manifest(entries), np.uint8)
-    )
+    objects: dict[str, ZarrBuffer] = {}
+    content = np.frombuffer(render_manifest(entries), np.uint8)
+    _small_array(MemoryStore(objects), MANIFEST_ARRAY, content)
     return {
         name: buffer.to_bytes()
-        for name, buffer in kept.items()
+        for name, buffer in objects.items()
         if name.startswith(f"{MANIFEST_ARRAY}/")
     }
 
 
 def with_attributes(root: bytes, attributes: Json) -> bytes:
-    """The root document with other attributes of the group; the same bytes in whatever order they
-    come.
-    """
+    """Return the root document with other attributes, in canonical bytes."""
     return canonical({**json.loads(root), "attributes": attributes})
 
 
 def canonical(document: Json) -> bytes:
-    """The one spelling of a root document: no two readers can take it for different things."""
+    """Return the one spelling of a root document, so that all readers see the same content."""
     return json.dumps(document, indent=2, sort_keys=True).encode()

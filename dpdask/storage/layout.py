@@ -1,8 +1,7 @@
-"""The layout of a released array: its write units, and how one becomes stored bytes with a checksum
-inside.
+"""The layout of a released array: its write chunks, and how one is encoded with a checksum inside.
 
-A write unit is a shard, else a chunk: what one task owns. crc32c is always the last codec, inside
-shards too, so that a damaged byte is found by whoever reads it.
+A write chunk is a shard, else a chunk: what one task owns. crc32c is always the last codec, inside
+shards too, so that whoever reads a damaged byte notices it.
 """
 
 from __future__ import annotations
@@ -11,14 +10,20 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from dpdask.errors import InvalidSpec
-from dpdask.storage.source import Region
-from dpdask.types import Array, Json
+from dpdask.storage.base import Buffer
+from dpdask.types import Array, Json, Region, Shape
+
+if TYPE_CHECKING:
+    import zarr
+    from zarr.abc.store import Store
+    from zarr.core.buffer import Buffer as ZarrBuffer
 
 __all__ = ["Layout"]
 
@@ -28,12 +33,22 @@ _ONE_FOLDER = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Shape, chunks, shards, dtype and codec of the released array."""
+    """How the released array is stored.
+
+    Args:
+        name: the array's name in the group.
+        shape: the length of each axis.
+        chunks: the shape of a chunk.
+        shards: the shape of a shard, which is whole chunks; None for no shards.
+        dtype: the type of its values.
+        codec: ``zstd`` or ``none``.
+        dimension_names: a name of its own for each axis.
+    """
 
     name: str
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
+    shape: Shape
+    chunks: Shape
+    shards: Shape | None
     dtype: str
     codec: str
     dimension_names: tuple[str, ...]
@@ -49,7 +64,7 @@ class Layout:
             s % c for s, c in zip(self.shards, self.chunks, strict=True)
         ):
             raise InvalidSpec(
-                f"publish.shards: {list(self.shards)} is no multiple of chunks"
+                f"publish.shards: {list(self.shards)} is not a multiple of chunks"
                 f" {list(self.chunks)}; give whole chunks"
             )
         if len(self.dimension_names) != len(self.shape):
@@ -63,18 +78,18 @@ class Layout:
             )
 
     @property
-    def write_chunk(self) -> tuple[int, ...]:
-        """The shape of a write unit."""
+    def write_chunk(self) -> Shape:
+        """The shape of a write chunk."""
         return self.shards or self.chunks
 
     @property
-    def write_chunk_counts(self) -> tuple[int, ...]:
-        """How many write units lie along each axis."""
+    def write_chunk_counts(self) -> Shape:
+        """How many write chunks lie along each axis."""
         return tuple(-(-n // u) for n, u in zip(self.shape, self.write_chunk, strict=True))
 
     @property
     def write_chunk_bytes(self) -> int:
-        """The size of a write unit in memory."""
+        """The size of a write chunk in memory."""
         return math.prod(self.write_chunk) * np.dtype(self.dtype).itemsize
 
     @property
@@ -82,35 +97,43 @@ class Layout:
         """The size of the array, uncompressed, with every edge chunk whole."""
         return math.prod(self.write_chunk_counts) * (self.write_chunk_bytes + 4)
 
-    def box(self, index: tuple[int, ...]) -> Region:
-        """The region of one write unit."""
+    def region(self, index: tuple[int, ...]) -> Region:
+        """Return the region of one write chunk."""
         return tuple(
             slice(i * u, min((i + 1) * u, n))
             for i, u, n in zip(index, self.write_chunk, self.shape, strict=True)
         )
 
     def indices(self) -> Iterator[tuple[int, ...]]:
-        """All write units in C order."""
+        """Return the indices of all write chunks in C order."""
         return np.ndindex(*self.write_chunk_counts)
 
     @property
-    def separator(self) -> str:
-        """Chunks lie in one folder, unless they are very many."""
+    def separator(self) -> Literal[".", "/"]:
+        """What separates indices in names: chunks lie in one folder, unless they are very many."""
         return "." if math.prod(self.write_chunk_counts) <= _ONE_FOLDER else "/"
 
     def key(self, index: tuple[int, ...]) -> str:
-        """The name of a unit's object within the group."""
+        """Return the name of a write chunk's object within the group."""
         return f"{self.name}/{self._chunk_key(index)}"
 
     def _chunk_key(self, index: tuple[int, ...]) -> str:
         return self.separator.join(["c", *map(str, index)])
 
-    def create(self, store: Any, name: str | None = None, attributes: Json | None = None) -> Any:
-        """The empty array in a zarr store."""
+    def create(
+        self, store: Store, name: str | None = None, attributes: Json | None = None
+    ) -> zarr.Array[Any]:
+        """Create the empty array in a zarr store.
+
+        Args:
+            store: where it is created.
+            name: its name in the store; None for the root.
+            attributes: its attributes.
+        """
         import zarr
         from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
-        compressors: list[Any] = [ZstdCodec(level=3)] if self.codec == "zstd" else []
+        compressors = [ZstdCodec(level=3)] if self.codec == "zstd" else []
         return zarr.create_array(
             store,
             name=name,
@@ -129,60 +152,68 @@ class Layout:
         )
 
     def metadata(self, attributes: Json) -> Json:
-        """What the array's metadata document says, with these attributes."""
+        """Return the array's metadata document, with these attributes."""
         from zarr.storage import MemoryStore
 
-        described: Json = self.create(MemoryStore(), self.name, attributes).metadata.to_dict()
-        return described
+        document: Json = self.create(MemoryStore(), self.name, attributes).metadata.to_dict()
+        return document
 
-    def encode(self, index: tuple[int, ...], block: Array) -> list[Any]:
-        """A write unit as the buffers to store, one after the other."""
+    def encode(self, index: tuple[int, ...], block: Array) -> list[Buffer]:
+        """Return a write chunk as the buffers to store, one after the other."""
         if self.shards is None and self.codec == "none":
             whole = _padded(np.ascontiguousarray(block, dtype=np.dtype(self.dtype)), self.chunks)
             flat = whole.reshape(-1).view(np.uint8)
             return [flat, _crc32c(flat).to_bytes(4, "little")]
-        array, kept = self._scratch()
-        array[self.box(index)] = block
-        stored = kept.pop(self._chunk_key(index))
-        return [stored.to_bytes()]
+        array, objects = self._scratch()
+        array[self.region(index)] = block
+        return [objects.pop(self._chunk_key(index)).to_bytes()]
 
-    def check(self, index: tuple[int, ...], stored: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
-        """Whether ``stored`` decodes to a write unit, its checksums in order."""
+    def check(self, index: tuple[int, ...], stored: NDArray[np.uint8]) -> bool:
+        """Return whether ``stored`` decodes to a write chunk with the right checksums."""
         if self.shards is None and self.codec == "none":
             trailer = int.from_bytes(stored[-4:].tobytes(), "little")
             return stored.size == self.write_chunk_bytes + 4 and _crc32c(stored[:-4]) == trailer
         from zarr.core.buffer import default_buffer_prototype
 
-        array, kept = self._scratch()
+        array, objects = self._scratch()
         name = self._chunk_key(index)
-        kept[name] = default_buffer_prototype().buffer.from_bytes(stored.tobytes())
+        objects[name] = default_buffer_prototype().buffer.from_bytes(stored.tobytes())
         try:
-            return bool(array[self.box(index)].size > 0)
+            return np.asarray(array[self.region(index)]).size > 0
         except Exception:
             return False
         finally:
-            kept.pop(name, None)
+            objects.pop(name, None)
 
-    def _scratch(self) -> tuple[Any, Json]:
-        """This thread's copy of the array in memory, where one unit at a time is encoded or decoded
-        by zarr itself.
+    def _scratch(self) -> tuple[zarr.Array[Any], dict[str, ZarrBuffer]]:
+        """Return this thread's copy of the array in memory, and the objects of its store.
+
+        zarr itself encodes or decodes one write chunk at a time there.
         """
-        held = getattr(_local, "scratch", None)
-        if held is None or held[0] != self:
+        held: _Held | None = getattr(_local, "scratch", None)
+        if held is None or held.layout != self:
             from zarr.storage import MemoryStore
 
-            kept: Json = {}
-            held = _local.scratch = (self, self.create(MemoryStore(kept)), kept)
-        return held[1], held[2]
+            objects: dict[str, ZarrBuffer] = {}
+            held = _local.scratch = _Held(self, self.create(MemoryStore(objects)), objects)
+        return held.array, held.objects
 
 
-def _crc32c(content: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+class _Held(NamedTuple):
+    """An array in memory that one thread holds on to."""
+
+    layout: Layout
+    array: zarr.Array[Any]
+    objects: dict[str, ZarrBuffer]
+
+
+def _crc32c(content: NDArray[np.uint8]) -> int:
     content = content.view()
     content.flags.writeable = False
     return int(google_crc32c.value(content))
 
 
-def _padded(block: Array, shape: tuple[int, ...]) -> Array:
+def _padded(block: Array, shape: Shape) -> Array:
     if block.shape == shape:
         return block
     whole = np.zeros(shape, block.dtype)

@@ -1,20 +1,20 @@
-"""The manifest: every object of a published group with its size and BLAKE3 digest, under one Merkle
-root.
+"""The manifest: every object of a published group with its size and digest, under one Merkle root.
 
-The root is on the release card, in the ledger and under the curator's signature; the manifest
-itself is published beside the data, so that whoever reads one chunk can check that one, and a
-mismatch names the object that does not fit.
+The root is on the release card, in the ledger and under the curator's signature. The manifest
+itself is published beside the data, so that whoever reads one chunk can check that chunk, and a
+mismatch names the object that does not match.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import blake3
 
 from dpdask.errors import VerificationFailed
+from dpdask.storage.base import Buffer
 from dpdask.types import Json
 
 __all__ = [
@@ -37,26 +37,27 @@ class ManifestEntry(NamedTuple):
     digest: str
 
 
-def digest_of(buffers: Iterable[Any]) -> str:
-    """BLAKE3 of stored bytes, as 64 hexadecimal digits; large buffers are hashed without the
-    interpreter's lock.
+def digest_of(buffers: Iterable[Buffer]) -> str:
+    """Return BLAKE3 of stored bytes, as 64 hexadecimal digits.
+
+    Large buffers are hashed without the interpreter's lock.
     """
     state = blake3.blake3()
     for buffer in buffers:
-        state.update(buffer)
+        state.update(buffer)  # type: ignore[arg-type]  # numpy's arrays are buffers
     return str(state.hexdigest())
 
 
 def merkle_root(entries: Iterable[ManifestEntry]) -> str:
-    """The root of a binary tree of BLAKE3 over the entries, sorted by key; an odd node is carried
-    up unchanged.
+    """Return the root of a binary tree of BLAKE3 over the entries, sorted by key.
+
+    An odd node is carried up unchanged.
     """
     ordered = sorted(entries)
     if len({entry.key for entry in ordered}) != len(ordered):
         raise VerificationFailed("the manifest names an object twice; restore it from a copy")
-    level = [
-        _hash(_LEAF + f"{entry.digest} {entry.size} {entry.key}".encode()) for entry in ordered
-    ] or [_hash(_LEAF)]
+    leaves = [f"{entry.digest} {entry.size} {entry.key}".encode() for entry in ordered]
+    level = [_hash(_LEAF + leaf) for leaf in leaves] or [_hash(_LEAF)]
     while len(level) > 1:
         paired = [
             _hash(_NODE + left + right)
@@ -71,18 +72,17 @@ def _hash(content: bytes) -> bytes:
 
 
 def render_manifest(entries: Iterable[ManifestEntry]) -> bytes:
-    """One line per object, sorted by key: digest, size, key."""
+    """Return one line for each object, sorted by key: digest, size, key."""
     return "".join(
         f"{entry.digest} {entry.size} {entry.key}\n" for entry in sorted(entries)
     ).encode()
 
 
 def parse_manifest(content: bytes) -> list[ManifestEntry]:
-    """The entries that :func:`render_manifest` wrote."""
+    """Return the entries that :func:`render_manifest` wrote."""
     try:
-        *lines, rest = [
-            line.split(" ", 2) for line in content.decode().split("\n")
-        ]  # not splitlines, which knows other ends
+        # not splitlines, which also splits at characters that a key may hold
+        *lines, rest = [line.split(" ", 2) for line in content.decode().split("\n")]
         if rest != [""]:
             raise ValueError
         return [ManifestEntry(key, int(size), digest) for digest, size, key in lines]
@@ -91,24 +91,15 @@ def parse_manifest(content: bytes) -> list[ManifestEntry]:
 
 
 def root_document_digest(document: Json) -> str:
-    """The digest of the group's own metadata, which holds the card, without the manifest's root and
-    the signature over it.
+    """Return the digest of the group's own metadata, which holds the card.
 
-    Those two are computed from this digest; everything else in the document counts, in canonical
-    JSON.
+    The manifest's root and the signature over it are left out, because they are computed from this
+    digest; everything else in the document counts, in canonical JSON.
     """
-    attributes = {
-        name: value
-        for name, value in document.get("attributes", {}).items()
-        if name != "dp_signature"
-    }
+    attributes: Json = dict(document.get("attributes", {}))
+    attributes.pop("dp_signature", None)
     card = attributes.get("dp")
     if isinstance(card, dict):
         attributes["dp"] = {**card, "manifest": None}
-    return digest_of(
-        [
-            json.dumps(
-                {**document, "attributes": attributes}, sort_keys=True, separators=(",", ":")
-            ).encode()
-        ]
-    )
+    signed = {**document, "attributes": attributes}
+    return digest_of([json.dumps(signed, sort_keys=True, separators=(",", ":")).encode()])

@@ -1,4 +1,4 @@
-"""Places without a filesystem: a prefix of an object store, or this process' memory."""
+"""Storage under a prefix of an object store: S3, Google Cloud Storage or Azure."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from dpdask.errors import StoreError
-from dpdask.storage.base import Storage, joined
+from dpdask.storage.base import Content, ListedObject, Storage, joined
 from dpdask.types import Json
 
-__all__ = ["MemoryStorage", "ObjectStorage", "require_obstore"]
+if TYPE_CHECKING:
+    import obstore.store
+    from zarr.abc.store import Store
+
+__all__ = ["ObjectStorage", "require_obstore"]
 
 _SCHEMES = {"s3a": "s3", "abfs": "az"}  # other names of the same store
 
 
 @dataclass(frozen=True, repr=False)
 class ObjectStorage(Storage):
-    """A prefix of an object store, reached through obstore."""
+    """A prefix of an object store, reached through obstore.
+
+    Args:
+        url: the store's scheme, its bucket and the prefix.
+        options: the store's options by name; an option with an attribute ``env`` is read from
+            that environment variable when the store is opened.
+    """
 
     url: str
-    options: tuple[tuple[str, Any], ...] = field(default=())
+    options: tuple[tuple[str, object], ...] = field(default=())
 
-    def _store(self) -> Any:
-        if "_opened" not in self.__dict__:
-            object.__setattr__(self, "_opened", _open_object_store(self.url, dict(self.options)))
-        return self.__dict__["_opened"]
+    def _store(self) -> obstore.store.ObjectStore:
+        """Return the client, opened once per process."""
+        opened: obstore.store.ObjectStore | None = self.__dict__.get("_opened")
+        if opened is None:
+            opened = _open_object_store(self.url, dict(self.options))
+            object.__setattr__(self, "_opened", opened)
+        return opened
 
     def address(self) -> str:
-        """The URL, however its scheme and its characters are spelled."""
+        """Return the URL in one spelling of its scheme and its characters."""
         scheme, _, rest = self.url.partition("://")
         return f"{_SCHEMES.get(scheme, scheme)}://{unquote(rest)}"
 
@@ -42,7 +55,7 @@ class ObjectStorage(Storage):
         self.__dict__.update(state)
 
     def read(self, name: str) -> bytes | None:
-        """The object's bytes."""
+        """Return the object's bytes, None if there is no such object."""
         import obstore
 
         with _plain_errors():
@@ -51,15 +64,15 @@ class ObjectStorage(Storage):
             except FileNotFoundError:
                 return None
 
-    def write(self, name: str, content: Any) -> None:
-        """One put."""
+    def write(self, name: str, content: Content) -> None:
+        """Put an object; an older one is replaced."""
         import obstore
 
         with _plain_errors():
             obstore.put(self._store(), name, joined(content))
 
-    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
-        """A conditional put."""
+    def create(self, name: str, content: Content, *, durable: bool = True) -> bool:
+        """Put an object only if there is none, by one conditional request."""
         import obstore
 
         with _plain_errors():
@@ -69,21 +82,18 @@ class ObjectStorage(Storage):
                 return False
             return True
 
-    def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
-        """Sizes and entity tags."""
+    def listing(self, folder: str = "") -> Iterator[ListedObject]:
+        """List all objects with their sizes; stamps are entity tags."""
         import obstore
 
         with _plain_errors():
             for batch in obstore.list(self._store(), prefix=folder or None):
                 for entry in batch:
-                    yield (
-                        entry["path"],
-                        entry["size"],
-                        str(entry["e_tag"] or entry["last_modified"]),
-                    )
+                    stamp = str(entry["e_tag"] or entry["last_modified"])
+                    yield entry["path"], entry["size"], stamp
 
     def delete(self) -> None:
-        """Every object under the prefix."""
+        """Remove every object under the prefix. Idempotent."""
         import obstore
 
         names = [name for name, _, _ in self.listing()]
@@ -92,26 +102,26 @@ class ObjectStorage(Storage):
                 obstore.delete(self._store(), names[first : first + 1000])
 
     def remove(self, name: str) -> None:
-        """One delete."""
+        """Remove one object. Idempotent."""
         import obstore
 
         with _plain_errors(), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store(), name)
 
     def occupied(self) -> bool:
-        """Whether any object has the prefix."""
+        """Return whether any object has the prefix."""
         return next(self.listing(), None) is not None
 
     def inside(self, name: str) -> ObjectStorage:
-        """A longer prefix."""
+        """Return the storage of a longer prefix."""
         return ObjectStorage(f"{self.url}/{name}", self.options)
 
     def beside(self, suffix: str) -> ObjectStorage:
-        """Another prefix."""
+        """Return the storage whose prefix is this one's with ``suffix`` appended."""
         return ObjectStorage(self.url + suffix, self.options)
 
-    def zarr_store(self) -> Any:
-        """An object store."""
+    def zarr_store(self) -> Store:
+        """Return a store of the same client."""
         from zarr.storage import ObjectStore
 
         return ObjectStore(self._store(), read_only=True)
@@ -123,87 +133,9 @@ class ObjectStorage(Storage):
         probe.delete()
 
 
-@dataclass(frozen=True, repr=False)
-class MemoryStorage(Storage):
-    """``memory://name``: fsspec's filesystem in this process' memory, for tests and notebooks."""
-
-    url: str
-
-    @property
-    def shared(self) -> bool:
-        """Only this process reaches it."""
-        return False
-
-    def address(self) -> str:
-        """The URL."""
-        return self.url
-
-    def _paths(self) -> tuple[Any, str]:
-        import fsspec
-
-        return fsspec.filesystem("memory"), "/" + self.url.removeprefix("memory://").strip("/")
-
-    def read(self, name: str) -> bytes | None:
-        """The bytes."""
-        files, root = self._paths()
-        try:
-            return bytes(files.cat_file(f"{root}/{name}"))
-        except FileNotFoundError:
-            return None
-
-    def write(self, name: str, content: Any) -> None:
-        """Put the bytes."""
-        files, root = self._paths()
-        files.pipe_file(f"{root}/{name}", joined(content))
-
-    def create(self, name: str, content: Any, *, durable: bool = True) -> bool:
-        """Put the bytes if there are none."""
-        if self.read(name) is not None:
-            return False
-        self.write(name, content)
-        return True
-
-    def listing(self, folder: str = "") -> Iterator[tuple[str, int, str]]:
-        """Sizes and times."""
-        files, root = self._paths()
-        for name, facts in files.find(f"{root}/{folder}".rstrip("/"), detail=True).items():
-            yield name.removeprefix(root + "/"), facts["size"], str(files.modified(name))
-
-    def delete(self) -> None:
-        """Forget everything under the name."""
-        files, root = self._paths()
-        if files.exists(root):
-            files.rm(root, recursive=True)
-
-    def remove(self, name: str) -> None:
-        """Forget the bytes."""
-        files, root = self._paths()
-        with contextlib.suppress(FileNotFoundError):
-            files.rm_file(f"{root}/{name}")
-
-    def occupied(self) -> bool:
-        """Whether anything has the name."""
-        files, root = self._paths()
-        return bool(files.exists(root))
-
-    def inside(self, name: str) -> MemoryStorage:
-        """A longer name."""
-        return MemoryStorage(f"{self.url}/{name}")
-
-    def beside(self, suffix: str) -> MemoryStorage:
-        """Another name."""
-        return MemoryStorage(self.url + suffix)
-
-    def zarr_store(self) -> Any:
-        """fsspec's store."""
-        from zarr.storage import FsspecStore
-
-        return FsspecStore.from_url(self.url, read_only=True)
-
-
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Errors of an object store as one line, without addresses or answers of the server."""
+    """Turn errors of an object store into one line, without addresses or answers of the server."""
     try:
         yield
     except StoreError:
@@ -217,7 +149,7 @@ def _plain_errors() -> Iterator[None]:
 
 
 def require_obstore() -> None:
-    """Raise :class:`StoreError` where obstore, an extra of dpdask, is not installed."""
+    """Raise :class:`StoreError` unless obstore, an extra of dpdask, is installed."""
     try:
         import obstore.store  # noqa: F401
     except ImportError:
@@ -226,31 +158,37 @@ def require_obstore() -> None:
         ) from None
 
 
-def _open_object_store(url: str, options: Json) -> Any:
+def _open_object_store(url: str, options: dict[str, object]) -> obstore.store.ObjectStore:
     require_obstore()
     import obstore.store
 
-    resolved = {}
-    for name, value in options.items():
-        variable = getattr(value, "env", None)
-        if variable is not None and variable not in os.environ:
-            raise StoreError(
-                f"storage option {name} wants the environment variable {variable}, which is not"
-                " set; set it"
-            )
-        resolved[name] = value if variable is None else os.environ[variable]
+    resolved = {name: _resolved(name, value) for name, value in options.items()}
     client = {"allow_http": True} if resolved.pop("allow_http", False) else {}
     try:
-        opened: Any = obstore.store.from_url
-        return opened(url, config=resolved, client_options=client)
+        from_url: Any = obstore.store.from_url  # its overloads list every option of every store
+        opened: obstore.store.ObjectStore = from_url(url, config=resolved, client_options=client)
+        return opened
     except obstore.exceptions.UnknownConfigurationKeyError as error:
         unknown = [name for name in resolved if f"'{name.lower()}'" in str(error).lower()]
         raise StoreError(
-            f"storage option {', '.join(unknown) or '?'} is not one of this store; correct or"
-            " drop it"
+            f"storage option {', '.join(unknown) or '?'} is not a valid option of this store;"
+            " correct or drop it"
         ) from None
     except Exception as error:
         kind = type(error).__name__
         raise StoreError(
             f"the object store refuses its URL or options ({kind}); check them"
         ) from None
+
+
+def _resolved(name: str, value: object) -> object:
+    """Return the value of an option, read from the environment if it names a variable."""
+    variable: str | None = getattr(value, "env", None)
+    if variable is None:
+        return value
+    if variable not in os.environ:
+        raise StoreError(
+            f"storage option {name} needs the environment variable {variable}, which is not"
+            " set; set it"
+        )
+    return os.environ[variable]

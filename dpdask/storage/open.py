@@ -1,34 +1,34 @@
-"""From a URL or a path to the place it names."""
+"""Open the storage that a URL or a path names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
-from dpdask.storage.local import LocalStorage, ZipStorage
-from dpdask.storage.object_store import MemoryStorage, ObjectStorage, require_obstore
+from dpdask.storage.local import LocalStorage
+from dpdask.storage.memory import MemoryStorage
+from dpdask.storage.object_store import ObjectStorage, require_obstore
+from dpdask.storage.zip_file import ZipStorage
 
 __all__ = ["open_storage"]
 
-Options = Mapping[str, Any]
+Options = Mapping[str, object]
 _OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "abfs")
 
 
 def open_storage(url: str, options: Options | None = None) -> Storage:
-    """The place that a URL or a path names; a store that cannot be reached from here is an error
-    right away.
+    """Return the storage that a URL or a path names.
+
+    Raises:
+        StoreError: the URL is not valid, or names a store that cannot be reached from here.
     """
-    given = dict(options or {})
+    settings = dict(options or {})
     scheme, host, path = _split(url)
     if scheme in ("", "file"):
-        if given:
-            raise StoreError(
-                f"a local path takes no storage options, got {', '.join(sorted(given))}; drop them"
-            )
+        _check_no_options("a local path", settings)
         if host not in ("", "localhost"):
             raise StoreError(
                 f"{url!r} names a path on the host {host!r}; write file:///path, or a path"
@@ -37,25 +37,29 @@ def open_storage(url: str, options: Options | None = None) -> Storage:
         local = _local_path(path)
         return ZipStorage(local) if local.suffix == ".zip" else LocalStorage(local)
     if scheme == "memory":
-        if given:
-            raise StoreError(
-                f"memory:// takes no storage options, got {', '.join(sorted(given))}; drop them"
-            )
+        _check_no_options("memory://", settings)
         return MemoryStorage(url.rstrip("/"))
     if scheme in _OBJECT_SCHEMES:
         require_obstore()
-        return ObjectStorage(url.rstrip("/"), tuple(sorted(given.items())))
+        return ObjectStorage(url.rstrip("/"), tuple(sorted(settings.items())))
     raise StoreError(
         f"{scheme}:// is not a store that dpdask knows; use a path, file://, s3://, gs://, az://"
         " or memory://"
     )
 
 
+def _check_no_options(storage: str, settings: dict[str, object]) -> None:
+    if settings:
+        raise StoreError(
+            f"{storage} takes no storage options, got {', '.join(sorted(settings))}; drop them"
+        )
+
+
 def _split(url: str) -> tuple[str, str, str]:
-    """Scheme, host and path; a path without a scheme is taken as it is."""
+    """Return scheme, host and path; a path without a scheme is taken as it is."""
     if any(ord(character) < 32 or ord(character) == 127 for character in url):
         raise StoreError(
-            f"{url!r} holds characters that no path or URL may hold; write it without them"
+            f"{url!r} is not a valid path or URL: it holds control characters; remove them"
         )
     if "://" not in url:
         return "", "", url

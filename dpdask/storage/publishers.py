@@ -1,176 +1,146 @@
 """From staged chunks to a published group: all or nothing, and never over something that exists.
 
-A claim beside the output says which release is under way to it; everything else that a release
-stages (finished chunks, their list) lies under its own name, so that no release ever takes up what
-another one left. On a local filesystem chunks are staged there too and the finished group is
-renamed into place; on an object store they go straight to their keys, each only if absent, and stay
-invisible to readers until the root metadata, put last.
+A lock beside the output names the release that is under way to it. Everything else that a release
+stages (finished chunks, their manifest) lies under its own id, so that no release ever resumes from
+what another one left.
+
+On a filesystem chunks are staged beside the output and the finished group is renamed into place. On
+an object store they are put straight to their keys, each only if absent, and stay invisible to
+readers until the root document, put last.
 """
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import errno
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from dpdask.errors import OutputLockDamaged, StoreError
+from dpdask.errors import StoreError
 from dpdask.keystream import Seal
 from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.documents import ROOT
 from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import ManifestEntry, digest_of
+from dpdask.storage.output_lock import LOCK_FILE, STAGING_SUFFIX, OutputLock
 from dpdask.types import Array
 
-__all__ = ["Publisher", "open_group", "read_output_lock", "remove_output_lock"]
+__all__ = ["Publisher", "PutIfAbsentPublisher", "RenamePublisher"]
 
-SUFFIX = ".dpdask-staging"
-_NAME = re.compile(r"[0-9a-f]{32}")
-_OURS = re.compile(
-    r"[0-9a-f]{32}(\..*)?|[0-9a-f]{24}\.part"
-)  # of a release, also half removed; a file half written
-_LOCK = "release.json"
-_FOREIGN = (
-    "the output holds {what!r}, which is not of this release: something else writes to it, or it"
-    " was damaged; stop that and"
-    " remove it, then `dpdask resume`, or `dpdask abort` and publish elsewhere"
-)
-
-
-def read_output_lock(output: Storage) -> str | None:
-    """The public name of the release under way to an output, None when there is none."""
-    content = output.beside(SUFFIX).read(_LOCK)
-    if content is None:
-        return None
-    try:
-        name = str(json.loads(content)["release"])
-    except (ValueError, KeyError, TypeError):
-        name = ""
-    if not _NAME.fullmatch(name):  # a planted one could lead anywhere
-        raise OutputLockDamaged(
-            "the note beside the output that a release is under way is damaged; `dpdask abort`"
-            " removes it, and `dpdask run`"
-            " goes on with what was charged"
-        )
-    return name
-
-
-def remove_output_lock(output: Storage) -> None:
-    """Remove a damaged claim."""
-    output.beside(SUFFIX).remove(_LOCK)
+# The staging of a release, also one that is half removed, and a file that is half written.
+_OWN_NAMES = re.compile(r"[0-9a-f]{32}(\..*)?|[0-9a-f]{24}\.part")
+_SEGMENT_NAMES = re.compile(r"manifest-[0-9]{6}\.json")
 
 
 @dataclass(frozen=True, repr=False)
-class Publisher:
-    """The unfinished release ``name`` of one output."""
+class Publisher(abc.ABC):
+    """The unfinished release of one output: chunks are put, made ready, then published at once.
+
+    Args:
+        output: where the group will be visible.
+        release_id: the release's public random name.
+        lock: the lock on the output.
+        work: what the release stages beside the output.
+        data: where chunks and documents are put.
+    """
 
     output: Storage
-    name: str
-    control: Storage
+    release_id: str
+    lock: OutputLock
     work: Storage
     data: Storage
 
-    @classmethod
-    def of(cls, output: Storage, name: str) -> Publisher:
-        """The staging of a release, whether it has begun or not."""
-        control = output.beside(SUFFIX)
-        work = control.inside(name)
-        data = (
-            LocalStorage(work.path / "release", scratch=work.path, links=False)
-            if isinstance(work, LocalStorage)
-            else output
-        )
-        return cls(output, name, control, work, data)
+    @staticmethod
+    def of(output: Storage, release_id: str) -> Publisher:
+        """Return the publisher of a release to an output, whether the release has begun or not."""
+        if isinstance(output, LocalStorage):
+            return RenamePublisher.beside(output, release_id)
+        return PutIfAbsentPublisher.beside(output, release_id)
 
     def __repr__(self) -> str:
-        return "<Publisher>"
+        return f"<{type(self).__name__}>"
+
+    @property
+    def control(self) -> Storage:
+        """The staging folder beside the output: the lock, and what releases stage."""
+        return self.lock.folder
 
     def lock_output(self) -> bool:
-        """Claim the output; whether this call did. Another release under way is an error."""
+        """Lock the output for this release, and return whether this call did.
+
+        Raises:
+            StoreError: another release is under way, or nothing can be staged there.
+        """
         self._check_no_links()
         try:
             self.control.make()
-            locked = self.control.create(_LOCK, self._lock())
-            if not locked and not self.holds_lock():
-                raise StoreError(
-                    "another release to this output is under way; `dpdask resume` or `dpdask"
-                    " abort` it first"
-                )
+            locked = self.lock.acquire()
             self.work.make()
         except OSError as error:
             raise StoreError(
                 f"cannot stage beside the output: {error.strerror}; choose another output.url"
             ) from None
-        for name in self.control.names() - {_LOCK, self.name}:
-            if _OURS.fullmatch(
-                name
-            ):  # of releases that were given up; nothing else is ours to remove
+        for name in self.control.names() - {LOCK_FILE, self.release_id}:
+            if _OWN_NAMES.fullmatch(name):  # left by aborted releases; other files are not ours
                 self.control.inside(name).delete()
         return locked
 
     def _check_no_links(self) -> None:
-        """Refuse a staging folder that leads elsewhere: what is written and removed there would be
-        somebody else's.
-        """
-        for storage in (self.control, self.work, self.data):
-            if isinstance(storage, LocalStorage) and storage.path.is_symlink():
-                raise StoreError(
-                    "the staging beside the output is a link to somewhere else; remove it, or"
-                    " choose another output.url"
-                )
-
-    def _lock(self) -> bytes:
-        return json.dumps({"release": self.name}).encode()
+        """Refuse a staging folder that leads elsewhere: files of others would be removed there."""
+        if any(storage.is_link() for storage in (self.control, self.work, self.data)):
+            raise StoreError(
+                "the staging beside the output is a link to somewhere else; remove it, or choose"
+                " another output.url"
+            )
 
     def holds_lock(self) -> bool:
-        """Whether the output is claimed for this release."""
-        return read_output_lock(self.output) == self.name
+        """Return whether the output is locked for this release."""
+        return self.lock.held()
 
     def put(self, layout: Layout, index: tuple[int, ...], block: Array) -> ManifestEntry | None:
-        """Encode and store one write unit where there is none; None where other bytes than these
-        are there already.
+        """Encode and store one write chunk; return its entry, None if other bytes are there.
 
-        A retry finds its own bytes. Nothing is ever replaced: what differs was damaged or planted,
-        or its writer saw another source, and only the driver may decide to :meth:`remove` it.
+        A retry finds its own bytes. Nothing is ever replaced: bytes that differ were damaged or
+        planted, or their writer saw another source, and only the driver may :meth:`remove` them.
+
+        Args:
+            layout: the released array.
+            index: which write chunk.
+            block: its values.
         """
         key, buffers = layout.key(index), layout.encode(index, block)
         entry = ManifestEntry(key, sum(len(buffer) for buffer in buffers), digest_of(buffers))
-        try:
+        with _storage_errors():
             if self.data.create(key, buffers, durable=False):
                 return entry
-        except OSError as error:
-            raise _plain(error) from None
         with self.data.viewed(key) as stored:
-            same = stored is not None and (stored.size, digest_of([stored])) == (
-                entry.size,
-                entry.digest,
-            )
-        return entry if same else None
+            if stored is None or stored.size != entry.size:
+                return None
+            return entry if digest_of([stored]) == entry.digest else None
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove staged units that are not what they should be, as long as the output is claimed
-        for this release.
-        """
+        """Remove staged objects that must not be published, while the output is locked for us."""
         if not self.holds_lock():
-            raise StoreError(
-                "the staging beside the output is gone: the release was finished or aborted"
-                " elsewhere"
-            )
+            raise StoreError(_STAGING_GONE)
         for key in keys:
             self.data.remove(key)
 
     def check(
         self, layout: Layout, index: tuple[int, ...], entry: ManifestEntry, *, digest: bool
     ) -> bool:
-        """Whether a staged unit is there and decodes, its checksums in order; with ``digest``, that
-        it is the one recorded.
+        """Return whether a staged write chunk exists and decodes with the right checksums.
 
-        What this very run wrote needs no digest; what an earlier one left lay outside the trust
-        boundary meanwhile.
+        Args:
+            layout: the released array.
+            index: which write chunk.
+            entry: its entry in the manifest.
+            digest: whether its digest must be the recorded one too. What this run wrote needs no
+                such check; what an earlier run left was outside the trust boundary since.
         """
         with self.data.viewed(entry.key) as stored:
             if stored is None or stored.size != entry.size or not layout.check(index, stored):
@@ -178,18 +148,16 @@ class Publisher:
             return not digest or digest_of([stored]) == entry.digest
 
     def append_manifest(self, entries: Iterable[ManifestEntry], seal: Seal) -> None:
-        """Keep the entries of finished units, as one more sealed segment of the manifest."""
+        """Append the entries of finished write chunks, as one more sealed segment."""
         content = json.dumps(list(entries)).encode()
-        try:
+        with _storage_errors():
             for segment in itertools.count(len(self._segments())):
                 name = f"manifest-{segment:06d}.json"
                 if self.work.create(name, seal.close(name, content), durable=False):
                     return
-        except OSError as error:
-            raise _plain(error) from None
 
     def read_manifest(self, seal: Seal) -> list[ManifestEntry]:
-        """The entries of all segments; one that this release did not seal counts for nothing."""
+        """Return the entries of all segments; one that this release did not seal is ignored."""
         entries: list[ManifestEntry] = []
         for name in self._segments():
             content = seal.open(name, self.work.read(name) or b"")
@@ -197,66 +165,41 @@ class Publisher:
         return entries
 
     def _segments(self) -> list[str]:
-        return sorted(
-            name for name in self.work.names() if re.fullmatch(r"manifest-[0-9]{6}\.json", name)
-        )
+        return sorted(name for name in self.work.names() if _SEGMENT_NAMES.fullmatch(name))
 
     def check_no_foreign_objects(self, keys: set[str]) -> None:
-        """Nothing but the release's own objects is where they are: on an object store others can
-        write there.
-        """
-        foreign = (
-            {name for name, _, _ in self.data.listing()} - keys
-            if self.data is self.output
-            else set()
-        )
-        if foreign:
-            raise StoreError(_FOREIGN.format(what=min(foreign)))
+        """Raise :class:`StoreError` if others wrote objects that would be published with ours."""
+        _refuse(self._foreign_objects(keys))
 
     def ready(self, documents: dict[str, bytes], keys: set[str]) -> None:
-        """Put all documents where :meth:`publish` needs them, safe from a power cut; nobody sees
-        the release yet.
+        """Put all documents where :meth:`publish` needs them; the release is not visible yet.
 
-        Besides ``keys``, the objects of the release, nothing may be there: the rest is removed from
-        a folder, which is published whole; on an object store, where others can write too, it is an
-        error.
+        Guarantee: what is ready survives a power cut, and nothing but the objects of the release
+        will be published.
+
+        Args:
+            documents: every document by name.
+            keys: the names of all objects of the release, documents and chunks.
         """
-        local = isinstance(self.data, LocalStorage)
-        for name, content in documents.items():
-            if name == ROOT:
-                _write(self.data if local else self.work, name, content)
-            elif local:
-                _write(self.data, name, content)
-            elif not self.data.create(name, content) and self.data.read(name) != content:
-                raise StoreError(_FOREIGN.format(what=name))
-        sizes = {name: size for name, size, _ in self.data.listing()}
-        foreign = set(sizes) - keys
-        wrong = {name for name in keys if sizes.get(name) == NOT_A_FILE} | (
-            set() if local else foreign
-        )
-        if wrong:
-            raise StoreError(_FOREIGN.format(what=min(wrong)))
-        try:
-            self.remove(foreign)
+        with _storage_errors():
+            for name, content in documents.items():
+                self._put_document(name, content)
+            sizes = {name: size for name, size, _ in self.data.listing()}
+            _refuse({name for name in keys if sizes.get(name) == NOT_A_FILE})
+            self._keep_only(keys, set(sizes) - keys)
             self.data.flush()
-        except OSError as error:
-            raise _plain(error) from None
 
     def ready_root(self) -> bytes | None:
-        """The root document that :meth:`ready` put, as long as :meth:`publish` has not made it
-        visible.
-        """
-        return (self.data if isinstance(self.data, LocalStorage) else self.work).read(ROOT)
+        """Return the root document that :meth:`ready` put, None once it is published."""
+        return self._root_folder.read(ROOT)
 
     def publish(self, root: bytes) -> bool:
-        """Make a ready release with this root document visible at once; False if something is there
-        already.
+        """Make a ready release visible at once; return False if something is at the output.
+
+        Guarantee: readers see all of the release or nothing, and nothing is replaced.
         """
         try:
-            if isinstance(self.data, LocalStorage):
-                assert isinstance(self.output, LocalStorage)
-                return self.data.move_to(self.output)
-            return self.output.create(ROOT, root)
+            return self._make_visible(root)
         except OSError as error:
             raise StoreError(
                 f"the release cannot be published: {error.strerror}; correct that and `dpdask"
@@ -264,64 +207,163 @@ class Publisher:
             ) from None
 
     def discard(self, *, charged: bool = True) -> None:
-        """Remove what this release staged, and its claim; what is published stays, and so does what
-        others staged.
+        """Remove what this release staged, and its lock; published objects stay. Idempotent.
 
-        On an object store the chunks of a charged release go too: its prefix was empty when it was
-        charged.
+        Args:
+            charged: whether the release was charged, so that unpublished objects at the output
+                are its own: the output was empty when it was charged.
         """
-        if charged and self.data is self.output and self.output.read(ROOT) is None:
-            try:
-                ours = read_output_lock(self.output) in (self.name, None)
-            except OutputLockDamaged:
-                ours = False
-            if ours:
-                self.output.delete()
-        for name in self.control.names():  # a deletion that was cut off left another name
-            if name.startswith(self.name):
+        if charged:
+            self._discard_output()
+        for name in self.control.names():  # an interrupted deletion leaves a longer name
+            if name.startswith(self.release_id):
                 self.control.inside(name).delete()
-        if isinstance(self.control, LocalStorage):
-            self.control.remove_if(_LOCK, self._lock())
-            self.control.remove_empty()
-        elif self.control.read(_LOCK) == self._lock():
-            self.control.remove(_LOCK)
+        self.lock.release()
+
+    @property
+    @abc.abstractmethod
+    def _root_folder(self) -> Storage:
+        """Where the root document waits for publication."""
+
+    @abc.abstractmethod
+    def withdraw(self) -> bool:
+        """Take away what could still be published; return whether nothing can become visible.
+
+        What was published before this call stays visible: look at the output afterwards.
+        """
+
+    @abc.abstractmethod
+    def _foreign_objects(self, keys: set[str]) -> set[str]:
+        """Return objects of others that this publisher may not remove and would publish."""
+
+    @abc.abstractmethod
+    def _put_document(self, name: str, content: bytes) -> None:
+        """Put one document where publication needs it."""
+
+    @abc.abstractmethod
+    def _keep_only(self, keys: set[str], foreign: set[str]) -> None:
+        """Remove or refuse foreign objects; the output must still be locked for this release."""
+
+    @abc.abstractmethod
+    def _make_visible(self, root: bytes) -> bool:
+        """Publish; return False if something is at the output already."""
+
+    @abc.abstractmethod
+    def _discard_output(self) -> None:
+        """Remove unpublished objects of a charged release from the output."""
 
 
-def _write(storage: Storage, name: str, content: Any) -> None:
+@dataclass(frozen=True, repr=False)
+class RenamePublisher(Publisher):
+    """A release to a filesystem: staged beside the output, then renamed into place."""
+
+    output: LocalStorage
+    work: LocalStorage
+    data: LocalStorage
+
+    @classmethod
+    def beside(cls, output: LocalStorage, release_id: str) -> RenamePublisher:
+        """Return the publisher that stages in a folder beside ``output``."""
+        control = output.beside(STAGING_SUFFIX)
+        work = control.inside(release_id)
+        data = LocalStorage(work.path / "release", scratch=work.path, links=False)
+        return cls(output, release_id, OutputLock(control, release_id), work, data)
+
+    @property
+    def _root_folder(self) -> Storage:
+        return self.data
+
+    def withdraw(self) -> bool:
+        """Remove the staged folder: what is gone cannot be renamed into place any more."""
+        if not self.holds_lock():
+            return False
+        self.work.delete()
+        return True
+
+    def _foreign_objects(self, keys: set[str]) -> set[str]:
+        """Return nothing: foreign files in our own folder are removed when it is made ready."""
+        return set()
+
+    def _put_document(self, name: str, content: bytes) -> None:
+        self.data.write(name, content)
+
+    def _keep_only(self, keys: set[str], foreign: set[str]) -> None:
+        self.remove(foreign)
+
+    def _make_visible(self, root: bytes) -> bool:
+        return self.data.move_to(self.output)
+
+    def _discard_output(self) -> None:
+        """Do nothing: an unpublished release has nothing at the output."""
+
+
+@dataclass(frozen=True, repr=False)
+class PutIfAbsentPublisher(Publisher):
+    """A release to an object store or to memory: put to its keys, its root document last."""
+
+    @classmethod
+    def beside(cls, output: Storage, release_id: str) -> PutIfAbsentPublisher:
+        """Return the publisher that puts chunks to ``output`` itself."""
+        control = output.beside(STAGING_SUFFIX)
+        lock = OutputLock(control, release_id)
+        return cls(output, release_id, lock, control.inside(release_id), output)
+
+    @property
+    def _root_folder(self) -> Storage:
+        return self.work
+
+    def withdraw(self) -> bool:
+        """Return False: another run may hold the root document and put it at any moment."""
+        return False
+
+    def _foreign_objects(self, keys: set[str]) -> set[str]:
+        """Return all other objects: others can write under the prefix too."""
+        return {name for name, _, _ in self.data.listing()} - keys
+
+    def _put_document(self, name: str, content: bytes) -> None:
+        if name == ROOT:
+            self.work.write(name, content)
+        elif not self.data.create(name, content) and self.data.read(name) != content:
+            _refuse({name})
+
+    def _keep_only(self, keys: set[str], foreign: set[str]) -> None:
+        _refuse(foreign)
+        self.remove(())  # nothing to remove, but the lock must be ours
+
+    def _make_visible(self, root: bytes) -> bool:
+        return self.output.create(ROOT, root)
+
+    def _discard_output(self) -> None:
+        if self.output.read(ROOT) is None and self.lock.held_or_free():
+            self.output.delete()
+
+
+_STAGING_GONE = (
+    "the staging beside the output is gone: the release was finished or aborted elsewhere"
+)
+
+
+def _refuse(foreign: set[str]) -> None:
+    if foreign:
+        raise StoreError(
+            f"the output holds {min(foreign)!r}, which is not of this release: something else"
+            " writes to it, or it was damaged; stop that and remove it, then `dpdask resume`, or"
+            " `dpdask abort` and publish elsewhere"
+        )
+
+
+@contextlib.contextmanager
+def _storage_errors() -> Iterator[None]:
+    """Turn errors of the filesystem into a text of ours that names no path."""
     try:
-        storage.write(name, content)
+        yield
     except OSError as error:
-        plain = _plain(error)
-    else:
-        return
-    raise plain
+        raise StoreError(_reason(error)) from None
 
 
-def _plain(error: OSError) -> StoreError:
-    """What is wrong with a place, by a text of ours alone."""
+def _reason(error: OSError) -> str:
     if error.errno == errno.ENOENT:
-        return StoreError(
-            "the staging beside the output is gone: the release was finished or aborted elsewhere"
-        )
+        return _STAGING_GONE
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            "the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`"
-        )
-    return StoreError(
-        "the output cannot be written; mend that and `dpdask resume`, or `dpdask abort`"
-    )
-
-
-def open_group(storage: Storage, *, consolidated: bool | None = None) -> Any:
-    """A published group for reading; ``consolidated`` says whether to trust its copy of all
-    metadata, if there is one.
-    """
-    import zarr
-
-    if storage.read(ROOT) is None:
-        raise StoreError("there is no published release; check the path or URL")
-    try:
-        return zarr.open_group(storage.zarr_store(), mode="r", use_consolidated=consolidated)
-    except Exception as error:
-        kind = type(error).__name__
-    raise StoreError(f"the group's metadata cannot be read ({kind}); restore it from a copy")
+        return "the output's disk is full; free some space and `dpdask resume`, or `dpdask abort`"
+    return "the output cannot be written; correct that and `dpdask resume`, or `dpdask abort`"

@@ -1,5 +1,6 @@
-"""The sensitive array: its schema, its identity, and regions of it. Nothing here logs or raises
-with a value in it.
+"""The sensitive array: its schema, its identity, and regions of it.
+
+Nothing here logs a value or raises with a value in the text.
 """
 
 from __future__ import annotations
@@ -9,92 +10,97 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
-from dpdask.storage.coordinates import (
-    PLAIN_NAME,
-    coordinate_dimensions,
-    dimension_names,
-    public_attributes,
+from dpdask.storage.coordinates import dimension_names, read_coordinate, read_coordinate_schema
+from dpdask.storage.decoding import (
+    Scratch,
+    check_real_numbers,
+    codec_names,
+    decoding_bytes,
+    read_chunk_file,
+    working_dtype,
 )
-from dpdask.storage.local import LocalStorage, ZipStorage
-from dpdask.types import Array, Json, Region
+from dpdask.storage.groups import array_names
+from dpdask.storage.regions import chunks_within, regions_of, shifted
+from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
+from dpdask.types import Array, Json, Region, Shape
 
-__all__ = ["Region", "SourceArray", "array_names", "open_source", "write_example"]
+__all__ = ["Region", "SourceArray", "open_source"]
 
-Scratch = Callable[[tuple[int, ...], np.dtype[Any]], Array]
-
-_KINDS = {
-    "c": "complex",
-    "b": "boolean",
-    "S": "byte string",
-    "U": "string",
-    "O": "object",
-    "M": "datetime",
-    "m": "timedelta",
-}
-# any real dtype becomes one the kernels take; unsigned 64-bit integers as the nearest doubles
-_WORKING = {
-    "f2": "f4", "f4": "f4", "f8": "f8", "i1": "i4", "i2": "i4", "i4": "i4", "i8": "i8",
-    "u1": "i4", "u2": "i4", "u4": "i8", "u8": "f8",
-}  # fmt: skip
-
-
-_PIECE = 8 * 2**20  # bytes
-_ENCODING = {
+_PIECE_BYTES = 8 * 2**20
+_MOST_OPENED = 64
+# Readers decode values by these attributes, and the result's values are not stored that way.
+_ENCODING_ATTRIBUTES = {
     "_FillValue",
     "missing_value",
     "_Unsigned",
     "dtype",
     "_ARRAY_DIMENSIONS",
-}  # readers decode values by these
+}
+
+_opened: dict[tuple[Storage, str, str], ZarrArray] = {}
 
 
 @dataclass(frozen=True, repr=False)
 class SourceArray:
-    """An opened source: facts of its schema, and the way to its regions."""
+    """An opened source: its schema, and the way to its regions.
+
+    Args:
+        storage: where the hierarchy is.
+        path: the array's path in it.
+        shape: the length of each axis, of the window if there is one.
+        chunks: what is read at once: a shard, else a chunk, no longer than the array.
+        dtype: the type of stored values.
+        dimension_names: a name for each axis, None if not all have one.
+        metadata_digest: a digest of the schema.
+        plain: whether every chunk is a file of its values as they are.
+        window: axis, start and stop of the part that is released, None for all.
+    """
 
     storage: Storage
     path: str
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
+    shape: Shape
+    chunks: Shape
     dtype: str
     dimension_names: tuple[str, ...] | None
     metadata_digest: str
     plain: bool
-    window: tuple[int, int, int] | None = None  # axis, start, stop
+    window: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
         return "<SourceArray>"
 
     @property
-    def working_dtype(self) -> np.dtype[Any]:
-        """The dtype of blocks that :meth:`read` returns."""
-        return np.dtype(_WORKING[np.dtype(self.dtype).str[1:]])
+    def working_dtype(self) -> np.dtype[np.generic]:
+        """The type of blocks that :meth:`read` returns."""
+        return working_dtype(np.dtype(self.dtype))
 
-    def read(self, box: Region, scratch: Scratch | None = None) -> Array:
-        """A region as a C-ordered array; missing chunks count as the fill value, as everywhere in
-        zarr.
+    def read(self, region: Region, scratch: Scratch | None = None) -> Array:
+        """Return a region as a C-ordered array; missing chunks count as the fill value.
 
-        ``scratch`` gives memory to read into; the block then is good until it is asked again.
+        Args:
+            region: which part of the source, or of its window.
+            scratch: returns memory to read into; the block is then valid until it is called again.
+
+        Raises:
+            StoreError: the region cannot be read or decoded.
         """
-        box = self._absolute(box)
+        region = self._absolute(region)
         try:
-            block = self._read_plain(box, scratch) if self.plain else None
+            block = self._read_plain(region, scratch) if self.plain else None
             if block is None:
-                block = self._read_decoded(box, scratch)
+                block = self._read_decoded(region, scratch)
             return np.ascontiguousarray(block, dtype=self.working_dtype)
         except MemoryError:
             raise
         except Exception:
-            corner = ", ".join(str(part.start) for part in box)
+            corner = ", ".join(str(part.start) for part in region)
         raise StoreError(
             f"the source cannot be read or decoded near index ({corner}); restore it from a copy"
         )
@@ -102,348 +108,243 @@ class SourceArray:
     @property
     def address_digest(self) -> str:
         """A digest of where the array is, the same for all windows of it."""
-        whole = re.sub(r"(?<!:)/+", "/", f"{self.storage.address()}/{self.path}").rstrip(
-            "/"
-        )  # however it is spelled
-        return hashlib.sha256(whole.encode()).hexdigest()
+        address = f"{self.storage.address()}/{self.path}"
+        one_spelling = re.sub(r"(?<!:)/+", "/", address).rstrip("/")
+        return hashlib.sha256(one_spelling.encode()).hexdigest()
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
-        """The same source, restricted to part of one axis; what is written to chunks that hold none
-        of it changes nothing.
+        """Return the same source, restricted to part of one axis.
+
+        Writes to chunks that hold nothing of the window do not change its identity.
+
+        Args:
+            axis: which axis.
+            start: the first index along it.
+            stop: the index after the last one.
         """
         if not 0 <= axis < len(self.shape) or not 0 <= start < stop <= self.shape[axis]:
             raise StoreError(
-                f"source.window: {start} to {stop} of axis {axis} is no part of the source;"
-                " choose another"
+                f"source.window: {start} to {stop} of axis {axis} is not a valid part of the"
+                " source; choose another"
             )
-        shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))
-        facts = self._array().metadata.to_dict()
-        sizes = [n for i, n in enumerate(self.shape) if i != axis]
-        schema = json.dumps(
-            {**facts, "shape": sizes, "attributes": {}, "window": [axis, start, stop]},
-            sort_keys=True,
-            default=str,
-        )
-        digest = hashlib.sha256(schema.encode()).hexdigest()
+        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+        other_lengths = [*self.shape[:axis], *self.shape[axis + 1 :]]
+        document = {
+            **self._array().metadata.to_dict(),
+            "shape": other_lengths,
+            "attributes": {},
+            "window": [axis, start, stop],
+        }
         return dataclasses.replace(
             self,
             shape=shape,
-            chunks=_within(self.chunks, shape),
+            chunks=chunks_within(self.chunks, shape),
             window=(axis, start, stop),
-            metadata_digest=digest,
+            metadata_digest=_schema_digest(document),
             plain=False,
         )
 
-    def _absolute(self, box: Region) -> Region:
-        """A region of the window as a region of the stored array."""
+    def _absolute(self, region: Region) -> Region:
+        """Return a region of the window as a region of the stored array."""
         if self.window is None:
-            return box
+            return region
         axis, start, _ = self.window
-        return tuple(
-            slice(p.start + start, p.stop + start) if i == axis else p for i, p in enumerate(box)
-        )
+        return shifted(region, axis, start)
 
-    def _names(self) -> set[str] | None:
-        """The objects that hold the window, None for all."""
+    def _window_objects(self) -> set[str] | None:
+        """Return the names of the objects that hold the window, None for all."""
         if self.window is None:
             return None
         axis, start, stop = self.window
         array = self._array()
-        sizes = tuple(array.shards or array.chunks)
-        spans = [
-            range(start // c, -(-stop // c)) if i == axis else range(-(-n // c))
-            for i, (n, c) in enumerate(zip(array.shape, sizes, strict=True))
-        ]
+        sizes = array.shards or array.chunks
+        spans = [range(-(-n // size)) for n, size in zip(array.shape, sizes, strict=True)]
+        spans[axis] = range(start // sizes[axis], -(-stop // sizes[axis]))
         prefix = f"{self.path}/" if self.path else ""
-        offsets = np.ndindex(*(len(span) for span in spans))
-        indices = (
-            tuple(span[o] for span, o in zip(spans, offset, strict=True)) for offset in offsets
-        )
-        return {prefix + array.metadata.encode_chunk_key(index) for index in indices}
+        names = set()
+        for offset in np.ndindex(*(len(span) for span in spans)):
+            index = tuple(span[i] for span, i in zip(spans, offset, strict=True))
+            names.add(prefix + array.metadata.encode_chunk_key(index))
+        return names
 
-    def _array(self) -> Any:
-        """The zarr array, opened once per process and schema."""
+    def _array(self) -> ZarrArray:
+        """Return the zarr array, opened once per process and schema."""
         key = (self.storage, self.path, self.metadata_digest + self.storage.version())
         if key not in _opened:
-            if len(_opened) > 64:
+            if len(_opened) > _MOST_OPENED:
                 _opened.clear()
-            _opened[key] = _open(self.storage, self.path)
+            _opened[key] = open_zarr_array(self.storage.zarr_store(), self.path)
         return _opened[key]
 
-    def _read_plain(self, box: Region, scratch: Scratch | None) -> Array | None:
-        """One whole uncompressed local chunk, straight from its file; None when that is not what is
-        asked for.
-        """
+    def _read_plain(self, region: Region, scratch: Scratch | None) -> Array | None:
+        """Read one whole uncompressed chunk from its file; None if the region is not one."""
         index = []
-        for part, size, length in zip(box, self.chunks, self.shape, strict=True):
+        for part, size, length in zip(region, self.chunks, self.shape, strict=True):
             if part.start % size or part.stop - part.start != size or part.stop > length:
                 return None
             index.append(part.start // size)
-        array, stored = self._array(), np.dtype(self.dtype)
-        assert isinstance(self.storage, LocalStorage)
-        file = f"{self.storage.path}/{self.path}/{array.metadata.encode_chunk_key(tuple(index))}"
-        block = np.empty(self.chunks, stored) if scratch is None else scratch(self.chunks, stored)
-        try:
-            with open(file, "rb", buffering=0) as opened:
-                view = memoryview(block.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-                while view and (count := opened.readinto(view)):
-                    view = view[count:]
-                if view or opened.read(1):
-                    raise ValueError
-        except FileNotFoundError:
+        chunk_key = self._array().metadata.encode_chunk_key(tuple(index))
+        file = self.storage.file_path(f"{self.path}/{chunk_key}")
+        if file is None:
             return None
-        return block
+        return read_chunk_file(file, self.chunks, np.dtype(self.dtype), scratch)
 
-    def _read_decoded(self, box: Region, scratch: Scratch | None) -> Array:
-        """Any region, by zarr."""
+    def _read_decoded(self, region: Region, scratch: Scratch | None) -> Array:
+        """Read any region by zarr."""
         if scratch is None:
-            return np.asarray(self._array()[box])
+            return np.asarray(self._array()[region])
         from zarr.core.buffer import default_buffer_prototype
 
-        block = scratch(tuple(part.stop - part.start for part in box), np.dtype(self.dtype))
-        self._array().get_basic_selection(
-            box, out=default_buffer_prototype().nd_buffer.from_numpy_array(block)
-        )
+        extent = tuple(part.stop - part.start for part in region)
+        block = scratch(extent, np.dtype(self.dtype))
+        out = default_buffer_prototype().nd_buffer.from_numpy_array(block)
+        self._array().get_basic_selection(region, out=out)
         return block
 
     def identity(self) -> str:
-        """A digest of the schema and of every object's size and stamp: it changes whenever
-        something is written.
+        """Return a digest of the schema and of every object's size and stamp.
+
+        It changes whenever something is written.
         """
         if not self.storage.occupied():
-            raise StoreError("the source is gone; restore it before going on")
+            raise StoreError("the source is gone; restore it, then run the command again")
         digest = hashlib.sha256(self.metadata_digest.encode())
-        wanted = self._names()
+        wanted = None if self.storage.is_archive else self._window_objects()
         for name, size, stamp in sorted(self.storage.listing(self.path)):
-            if (
-                wanted is not None
-                and name not in wanted
-                and not isinstance(self.storage, ZipStorage)
-            ):
-                continue
-            digest.update(f"{len(name)} {name} {size} {stamp}\n".encode())
+            if wanted is None or name in wanted:
+                digest.update(f"{len(name)} {name} {size} {stamp}\n".encode())
         return digest.hexdigest()
 
-    def boxes(self, region: Region, size: int) -> Iterator[Region]:
-        """A region in pieces of about ``size`` bytes, cut where chunks end, in C order."""
-        extent = [
-            max(1, min(c, part.stop - part.start))
-            for c, part in zip(self.chunks, region, strict=True)
-        ]
-        item = np.dtype(self.dtype).itemsize
-        for axis in reversed(range(len(extent))):
-            room = size // max(1, math.prod(extent) * item)
-            wanted = -(-(region[axis].stop - region[axis].start) // self.chunks[axis])
-            if room > 1 and extent[axis] == self.chunks[axis]:
-                extent[axis] = self.chunks[axis] * max(1, min(wanted, room))
-        cuts = [
-            range(part.start - part.start % e, part.stop, e)
-            for part, e in zip(region, extent, strict=True)
-        ]
-        for offset in np.ndindex(*(len(cut) for cut in cuts)):
-            yield tuple(
-                slice(max(cut[o], part.start), min(cut[o] + e, part.stop))
-                for cut, o, e, part in zip(cuts, offset, extent, region, strict=True)
-            )
+    def regions(self, region: Region, size: int) -> Iterator[Region]:
+        """Cut a region into parts of about ``size`` bytes that end where chunks end, in C order."""
+        itemsize = np.dtype(self.dtype).itemsize
+        return regions_of(region, chunks=self.chunks, itemsize=itemsize, size=size)
 
-    def pieces(self, box: Region) -> Iterator[Region]:
-        """A region chunk by chunk, small chunks together: for passes that need no more than that at
-        once.
-        """
-        return self.boxes(box, _PIECE)
+    def pieces(self, region: Region) -> Iterator[Region]:
+        """Cut a region chunk by chunk, small chunks together: for passes that need no more."""
+        return self.regions(region, _PIECE_BYTES)
 
     @property
     def piece_bytes(self) -> int:
         """What reading one of the :meth:`pieces` takes at most."""
-        chunk = math.prod(self.chunks)
-        entries = max(chunk, _PIECE // np.dtype(self.dtype).itemsize)
-        return entries * self.working_dtype.itemsize + max(
-            self.decoding_bytes(self.chunks), 3 * _PIECE
-        )
+        entries = max(math.prod(self.chunks), _PIECE_BYTES // np.dtype(self.dtype).itemsize)
+        decoding = max(self.decoding_bytes(self.chunks), 3 * _PIECE_BYTES)
+        return entries * self.working_dtype.itemsize + decoding
 
-    def decoding_bytes(self, extent: tuple[int, ...]) -> int:
-        """What reading a region of that shape takes at most beyond the region: chunks that are read
-        and decoded at once.
-
-        A chunk counts twice, as stored and as decoded, and zarr works on several at a time; half as
-        much again stays with the allocator.
-        """
-        import zarr
-
+    def decoding_bytes(self, extent: Shape) -> int:
+        """Return what reading a region of that shape takes at most beyond the region itself."""
         if self.plain and extent == self.chunks:
             return 0
-        item = np.dtype(self.dtype).itemsize
-        converted = 0 if self.working_dtype == np.dtype(self.dtype) else math.prod(extent) * item
-        touched = math.prod(
-            min(-(-n // c), -(-e // c) + (1 if self.window or (e % c and c % e) else 0))
-            for e, c, n in zip(extent, self.chunks, self.shape, strict=True)
+        return decoding_bytes(
+            extent,
+            shape=self.shape,
+            chunks=self.chunks,
+            dtype=np.dtype(self.dtype),
+            windowed=self.window is not None,
         )
-        at_once = min(touched, int(zarr.config.get("async.concurrency")))
-        return converted + 3 * at_once * math.prod(self.chunks) * item
 
     def check_sizes(self) -> None:
-        """Refuse a source with a chunk of the wrong size, where all have the same: before anything
-        is charged.
-        """
+        """Refuse a source with a chunk of the wrong size, where all have the same size."""
         if not self.plain:
             return
         expected = math.prod(self.chunks) * np.dtype(self.dtype).itemsize
         for name, size, _ in self.storage.listing(self.path):
-            if not name.rpartition("/")[2].startswith((".z", "zarr.json")) and size != expected:
+            is_metadata = name.rpartition("/")[2].startswith((".z", "zarr.json"))
+            if not is_metadata and size != expected:
                 raise StoreError(
                     f"source chunk {name!r} has {size} bytes, not {expected}; restore it from a"
                     " copy"
                 )
 
     def attributes(self, names: list[str]) -> Json:
-        """The named attributes; a missing one is an error."""
-        found = dict(self._array().attrs)
+        """Return the named attributes; a missing one is an error."""
+        attributes = dict(self._array().attrs)
         for name in names:
-            if name in _ENCODING:
+            if name in _ENCODING_ATTRIBUTES:
                 raise StoreError(
                     f"publish.attributes: {name!r} says how the source's values are stored, and"
-                    " the result's are not stored so;"
-                    " drop it from the list"
+                    " the result's are not stored that way; drop it from the list"
                 )
-            if name not in found:
+            if name not in attributes:
                 raise StoreError(
                     f"publish.attributes: the source has no attribute {name!r}; drop it from the"
                     " list"
                 )
             try:
-                json.dumps(found[name], allow_nan=False)
+                json.dumps(attributes[name], allow_nan=False)
             except (TypeError, ValueError):
                 raise StoreError(
-                    f"publish.attributes: {name!r} is no plain JSON value; drop it from the list"
+                    f"publish.attributes: {name!r} is not a valid JSON value; drop it from the list"
                 ) from None
-        return {name: found[name] for name in names}
+        return {name: attributes[name] for name in names}
 
-    def coordinate_schema(self, name: str) -> tuple[tuple[int, ...], tuple[str, ...], int]:
-        """Shape, dimension names and size in bytes of an array beside the source; what cannot be
-        published is an error.
+    def coordinate_schema(self, name: str) -> tuple[Shape, tuple[str, ...], int]:
+        """Return shape, dimension names and size in bytes of an array beside the source.
+
+        Raises:
+            StoreError: there is no such array, or it cannot be published.
         """
-        where = f"publish.coordinates: {name!r}"
-        if self._beside(name) == self.path:
-            raise StoreError(
-                f"{where} is the source itself, which would be published as it is; drop it from"
-                " the list"
-            )
-        try:
-            array = (
-                None if not PLAIN_NAME.fullmatch(name) else _open(self.storage, self._beside(name))
-            )
-        except Exception:
-            array = None
-        if array is None:
-            raise StoreError(
-                f"publish.coordinates: no array {name!r} lies beside the source; drop it from"
-                " the list"
-            )
-        dtype = np.dtype(array.dtype)
-        if dtype.kind not in "biufSUTMm":
-            raise StoreError(f"{where} is not a plain array of numbers, text or times; drop it")
-        try:
-            json.dumps(public_attributes(array), allow_nan=False)
-        except (TypeError, ValueError):
-            raise StoreError(
-                f"{where} has units or another attribute that is no plain JSON value; correct it"
-                " or drop it"
-            ) from None
-        return (
-            tuple(array.shape),
-            coordinate_dimensions(array, name),
-            math.prod(array.shape) * dtype.itemsize,
+        return read_coordinate_schema(
+            self.storage, name, path=self._beside(name), source_path=self.path
         )
+
+    def coordinate(self, name: str) -> tuple[Array, tuple[str, ...], Json]:
+        """Return values, dimension names and attributes of a public array beside the source."""
+        return read_coordinate(self.storage, name, path=self._beside(name))
 
     def _beside(self, name: str) -> str:
         folder = self.path.rpartition("/")[0]
         return f"{folder}/{name}" if folder else name
 
-    def coordinate(self, name: str) -> tuple[Array, tuple[str, ...], Json]:
-        """A declared-public array beside the source: values, dimension names, attributes."""
-        try:
-            array = _open(self.storage, self._beside(name))
-            values = np.asarray(array[...])
-        except Exception:
-            values = None
-        if values is None:
-            raise StoreError(
-                f"publish.coordinates: {name!r} cannot be read; restore it or drop it from the list"
-            )
-        return values, coordinate_dimensions(array, name), public_attributes(array)
-
 
 def open_source(storage: Storage, path: str) -> SourceArray:
-    """Look at an array's schema, no value of it; refuse what cannot be released."""
+    """Read an array's schema, but no value of it; refuse what cannot be released."""
     path = path.strip("/")
     if not storage.occupied():
         raise StoreError(
             "the source does not exist; check source.url (a relative path is relative to the"
             " current folder)"
         )
-    try:
-        array = _open(storage, path)
-    except Exception as error:
-        array, kind = None, type(error).__name__
-    if array is None:
-        named = f"no array {path!r}" if path else "no array at the root"
-        raise StoreError(
-            f"the source has {named} that zarr can open ({kind}){_what_is_there(storage)}"
-        )
+    array = _open_or_explain(storage, path)
     dtype = np.dtype(array.dtype)
-    if dtype.str[1:] not in _WORKING:
-        what = "structured" if dtype.names else _KINDS.get(dtype.kind, str(dtype))
-        raise StoreError(
-            f"the source holds {what} values ({dtype}); only real numbers can be released:"
-            " convert them first"
-        )
+    check_real_numbers(dtype)
     if not array.shape:
         raise StoreError(
             "the source is a single number without an axis; a release needs at least one axis"
         )
-    chunks = tuple(array.shards or array.chunks)
-    facts = json.dumps(array.metadata.to_dict(), sort_keys=True, default=str)
-    codecs = _codec_names(array)
+    stored_chunks = tuple(array.shards or array.chunks)
+    chunks = chunks_within(stored_chunks, array.shape)
+    as_stored = not codec_names(array) and array.order == "C" and stored_chunks == chunks
     return SourceArray(
         storage=storage,
         path=path,
         shape=tuple(array.shape),
-        chunks=_within(chunks, array.shape),
+        chunks=chunks,
         dtype=dtype.str,
         dimension_names=dimension_names(array),
-        metadata_digest=hashlib.sha256(facts.encode()).hexdigest(),
-        plain=not codecs
-        and isinstance(storage, LocalStorage)
-        and not isinstance(storage, ZipStorage)
-        and array.order == "C"
-        and chunks == _within(chunks, array.shape),
+        metadata_digest=_schema_digest(array.metadata.to_dict()),
+        plain=as_stored and storage.file_path(path) is not None,
     )
 
 
-def _within(chunks: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Chunks no longer than the array; an axis without entries counts as one of a single entry,
-    which nobody may tell apart.
-    """
-    return tuple(max(1, min(c, n)) for c, n in zip(chunks, shape, strict=True))
+def _schema_digest(document: Json) -> str:
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _codec_names(array: Any) -> list[str]:
-    """What stands between stored bytes and values, beyond plain bytes."""
-    if array.metadata.zarr_format == 2:
-        return [
-            str(c)
-            for c in (*(array.metadata.filters or ()), array.metadata.compressor)
-            if c is not None
-        ]
-    endian = {
-        getattr(getattr(codec, "endian", None), "value", "little")
-        for codec in array.metadata.codecs
-    }
-    named = [type(codec).__name__ for codec in array.metadata.codecs]
-    return [name for name in named if name != "BytesCodec" or endian != {"little"}]
+def _open_or_explain(storage: Storage, path: str) -> ZarrArray:
+    try:
+        return open_zarr_array(storage.zarr_store(), path)
+    except Exception as error:
+        kind = type(error).__name__
+    missing = f"no array {path!r}" if path else "no array at the root"
+    raise StoreError(
+        f"the source has {missing} that zarr can open ({kind}){_known_arrays(storage)}"
+    )
 
 
-def _what_is_there(storage: Storage) -> str:
+def _known_arrays(storage: Storage) -> str:
+    """Return the end of an error text: which arrays there are."""
     try:
         names = array_names(storage)
     except StoreError:
@@ -452,47 +353,3 @@ def _what_is_there(storage: Storage) -> str:
         return "; check source.url and source.array"
     more = ", ..." if len(names) > 6 else ""
     return f"; its arrays are {', '.join(names[:6])}{more}: give one as source.array"
-
-
-_opened: dict[tuple[Storage, str, str], Any] = {}
-
-
-def _open(storage: Storage, path: str) -> Any:
-    import zarr
-
-    return zarr.open_array(store=storage.zarr_store(), path=path, mode="r")
-
-
-def array_names(storage: Storage) -> list[str]:
-    """The paths of all arrays of a group, sorted."""
-    import zarr
-
-    try:
-        group = zarr.open_group(storage.zarr_store(), mode="r")
-        return sorted(
-            name for name, member in group.members(max_depth=None) if isinstance(member, zarr.Array)
-        )
-    except Exception as error:
-        kind = type(error).__name__
-    raise StoreError(f"the source is no group that zarr can open ({kind}); check its URL")
-
-
-def write_example(
-    folder: Path,
-    *,
-    name: str,
-    values: Array,
-    chunks: tuple[int, ...],
-    dimension_names: tuple[str, ...],
-    attributes: Json,
-    coordinates: dict[str, Array],
-) -> None:
-    """A group with an array and coordinates, as a source for demos."""
-    import zarr
-
-    group = zarr.open_group(folder, mode="w-")
-    group.create_array(
-        name, data=values, chunks=chunks, dimension_names=dimension_names, attributes=attributes
-    )
-    for coordinate, along in coordinates.items():
-        group.create_array(coordinate, data=along, dimension_names=(coordinate,))

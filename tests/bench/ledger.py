@@ -57,8 +57,8 @@ def filled(url: str, past: int) -> Ledger:
         for number in range(past):
             release = fingerprint(f"past {number}")
             facts = {
-                "name": release[:32],
-                "output": f"{number}.zarr",
+                "release_id": release[:32],
+                "output_url": f"{number}.zarr",
                 "profile": SMALL.to_dict(),
                 **UNIT.to_dict(),
             }
@@ -73,7 +73,7 @@ def filled(url: str, past: int) -> Ledger:
 
 def _reserve(book: Ledger) -> None:
     name = fingerprint(f"new {next(_numbers)}")
-    assert book.reserve("people", name, SMALL, UNIT, {"name": name[:32]}).new
+    assert book.reserve("people", name, SMALL, UNIT, {"release_id": name[:32]}).new
 
 
 CALLS: dict[str, Callable[[Ledger], Any]] = {

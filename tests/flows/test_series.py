@@ -90,7 +90,7 @@ def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> No
     [record] = space.ledger.open_releases("")
     with pytest.raises(ReleaseError, match=r"dpdask abort --release"):
         abort(template(space))
-    abort_named(record.name, space.ledger_url)
+    abort_named(record.release_id, space.ledger_url)
     assert sorted(space.ledger.state("people").releases.values()) == ["burn", "commit", "commit"]
 
 
@@ -150,7 +150,7 @@ def test_a_burned_window_is_asked_for_anew(space: Workspace) -> None:
     for _ in range(2):
         cut_off(space)
         [record] = [r for r in space.ledger.open_releases("") if r.open]
-        abort_named(record.name, space.ledger_url)
+        abort_named(record.release_id, space.ledger_url)
     cut_off(space)
     assert run(space) == "a-0-4.zarr"
     assert run(space) is None

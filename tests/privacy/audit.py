@@ -379,7 +379,7 @@ class Subject:
                 assert not written.conflicts, "a tile was written twice, with other bytes"
             out = np.empty(layout.shape, layout.dtype)
             for index in layout.indices():
-                out[layout.box(index)] = _decoded(
+                out[layout.region(index)] = _decoded(
                     layout, index, staging.data.read(layout.key(index)) or b""
                 )
             return out
@@ -461,7 +461,7 @@ class Subject:
 
 def _decoded(layout: Any, index: tuple[int, ...], stored: bytes) -> Values:
     """A staged write unit as values."""
-    box = layout.box(index)
+    box = layout.region(index)
     if layout.shards is None and layout.codec == "none":
         whole = np.frombuffer(stored[:-4], layout.dtype).reshape(layout.chunks)
         return whole[tuple(slice(0, part.stop - part.start) for part in box)]

@@ -97,7 +97,7 @@ def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(
         backup, _ = with_copy(space, privacy={"epsilon": 0.1, "delta": 1e-6})
     [stolen] = keys_in(backup)
     with sqlite3.connect(backup) as raw:
-        [(fingerprint,)] = raw.execute("SELECT release FROM dpdask_release_keys").fetchall()
+        [(fingerprint,)] = raw.execute("SELECT fingerprint FROM dpdask_release_keys").fetchall()
     # The thief draws the same noise again, on a source of zeros.
     space.source(np.zeros((32, 4)), file="zeros.zarr")
     own = {
@@ -163,8 +163,8 @@ def test_row_04_without_its_master_key_nothing_is_charged_and_everything_can_be_
     configuration.unlink()
     new = hashlib.sha256(b"new").hexdigest()
     for setting, message in (
-        (None, "no master key was found"),
-        ("cd" * 32, "not the one this ledger was made with"),
+        (None, "no master key is configured"),
+        ("cd" * 32, "not the one this ledger was created with"),
     ):
         if setting is not None:
             monkeypatch.setenv("DPDASK_MASTER_KEY", setting)
@@ -254,7 +254,7 @@ def test_row_04_bare_keys_take_a_flag_and_are_said_at_every_use(
         " 1, x'{key}')",
         "CREATE TABLE t AS SELECT * FROM dpdask_release_keys; DELETE FROM dpdask_release_keys;"
         "INSERT INTO dpdask_release_keys SELECT '{release}', wrapped, content FROM t WHERE"
-        " release <> '{release}'",
+        " fingerprint <> '{release}'",
     ],
 )
 def test_row_04_a_planted_key_is_not_used(tmp_path: Path, planting: str) -> None:

@@ -57,7 +57,7 @@ def work_folder(space: Workspace) -> Path:
     folder: Path = (
         space.folder
         / STAGING
-        / json.loads((space.folder / STAGING / "release.json").read_text())["release"]
+        / json.loads((space.folder / STAGING / "release.json").read_text())["release_id"]
     )
     folder.mkdir(exist_ok=True)
     return folder
@@ -175,7 +175,7 @@ def test_a_file_planted_in_staging_is_not_published_with_the_release(space: Work
 def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: str) -> None:
     space.source(people(64, 8), chunks=(4, 8))
     (space.folder / STAGING).mkdir()
-    (space.folder / STAGING / "release.json").write_text(json.dumps({"release": name}))
+    (space.folder / STAGING / "release.json").write_text(json.dumps({"release_id": name}))
     with pytest.raises(OutputLockDamaged, match="damaged"):
         release(space.spec(**SLOWLY))
     assert space.spent() == 0

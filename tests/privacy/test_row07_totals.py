@@ -39,7 +39,7 @@ def fingerprint(name: object) -> str:
 def book(tmp_path: Path) -> Ledger:
     made = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     made.open_dataset("people", TOTAL)
-    made.reserve("people", fingerprint(0), HALF, facts={"name": "n0"})
+    made.reserve("people", fingerprint(0), HALF, payload={"release_id": "n0"})
     return made
 
 
@@ -68,12 +68,14 @@ def put(
 
 def rewritten(row: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """An entry that says something else, with a hash that fits."""
-    body = json.dumps({**json.loads(row["body"]), **facts}, sort_keys=True, separators=(",", ":"))
+    payload = json.dumps(
+        {**json.loads(row["payload"]), **facts}, sort_keys=True, separators=(",", ":")
+    )
     return {
         **row,
-        "body": body,
+        "payload": payload,
         "hash": chain_hash(
-            row["previous"], row["dataset"], row["release"] or "", row["kind"], body
+            row["previous"], row["dataset"], row["fingerprint"] or "", row["kind"], payload
         ),
     }
 
@@ -98,8 +100,8 @@ def raised_total(row: dict[str, Any]) -> dict[str, Any]:
                 **row,
                 "sequence": 3,
                 "hash": "ab" * 32,
-                "name": None,
-                "release": fingerprint(9),
+                "release_id": None,
+                "fingerprint": fingerprint(9),
             },
         ),
         (2, lambda row: {**row, "sequence": 3, "previous": row["hash"], "hash": "ab" * 32}),
@@ -110,7 +112,7 @@ def raised_total(row: dict[str, Any]) -> dict[str, Any]:
                 "sequence": 3,
                 "previous": row["hash"],
                 "hash": "ab" * 32,
-                "name": None,
+                "release_id": None,
             },
         ),
     ],
@@ -149,8 +151,8 @@ def test_row_07_sums_never_go_down(book: Ledger, tmp_path: Path) -> None:
         **last,
         "sequence": 3,
         "previous": last["hash"],
-        "release": None,
-        "name": None,
+        "fingerprint": None,
+        "release_id": None,
         "kind": "open",
     }
     with pytest.raises(sqlite3.Error, match="append-only"):

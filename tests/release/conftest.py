@@ -115,7 +115,7 @@ class Workspace:
             stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(
                 plan.layout.write_chunk
             )
-            box = plan.layout.box(index)
+            box = plan.layout.region(index)
             out[box] = stored[tuple(slice(0, part.stop - part.start) for part in box)]
         return out
 

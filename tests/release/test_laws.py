@@ -103,7 +103,7 @@ def noise_of(plan: ReleasePlan, fingerprint: str = "ab" * 32) -> np.ndarray[Any,
     found = staged_bytes(plan, fingerprint)
     out = np.empty(plan.layout.shape)
     for index in plan.layout.indices():
-        out[plan.layout.box(index)] = np.frombuffer(
+        out[plan.layout.region(index)] = np.frombuffer(
             found[plan.layout.key(index)][:-4], plan.layout.dtype
         ).reshape(plan.layout.write_chunk)
     return out
@@ -222,7 +222,7 @@ def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> No
     found = staged_bytes(plan)
     out = np.empty(plan.layout.shape)
     for index in plan.layout.indices():
-        box = plan.layout.box(index)
+        box = plan.layout.region(index)
         whole = np.frombuffer(found[plan.layout.key(index)][:-4], "f8").reshape(
             plan.layout.write_chunk
         )

@@ -378,8 +378,10 @@ def test_late_metadata_never_replaces_what_is_published(
         if not once:
             once.append(1)
             [record] = space.ledger.open_releases("")
-            space.ledger.burn(record.release, "as if it had been aborted in time", invisible=True)
-            Publisher.of(open_storage(output["url"]), record.name).discard()
+            space.ledger.burn(
+                record.fingerprint, "as if it had been aborted in time", invisible=True
+            )
+            Publisher.of(open_storage(output["url"]), record.release_id).discard()
             release(space.spec(privacy=QUIET, output=output, publish={"chunks": [32, 64]}))
         ready(self, documents, keys)
 
@@ -450,22 +452,22 @@ def test_an_abort_from_where_the_output_is_not_closes_nothing_that_may_be_visibl
     monkeypatch.chdir(space.folder)
     stopped_at(space.spec(output={"url": "out.zarr"}), "ready")
     [record] = space.ledger.open_releases("")
-    assert record.place == str(space.folder / "out.zarr")
+    assert record.output_address == str(space.folder / "out.zarr")
     aside = space.folder / "source.zarr-aside"  # as on a host that does not have this filesystem
     (space.folder / STAGING).rename(aside)
     with pytest.raises(LedgerError, match="may be visible"):
-        abort_named(record.name, space.ledger_url)
+        abort_named(record.release_id, space.ledger_url)
     aside.rename(space.folder / STAGING)
     (space.folder / "elsewhere").mkdir()
     monkeypatch.chdir(space.folder / "elsewhere")
-    abort_named(record.name, space.ledger_url)
+    abort_named(record.release_id, space.ledger_url)
     assert steps(space) == ["burn"]
     assert space.left_behind() == ["elsewhere"]
     monkeypatch.chdir(space.folder)
     stopped_at(space.spec(output={"url": "out.zarr"}, publish={"edition": 2}), "ready")
     shutil.rmtree(space.folder / STAGING)
     [record] = space.ledger.open_releases("")
-    abort_named(record.name, space.ledger_url, never_published=True)
+    abort_named(record.release_id, space.ledger_url, never_published=True)
     assert steps(space) == ["burn", "burn"]
 
 
@@ -542,7 +544,7 @@ def test_a_release_is_aborted_by_its_name_alone(space: Workspace) -> None:
     [record] = space.ledger.open_releases("")
     with pytest.raises(ReleaseError, match="0 open releases"):
         abort_named("nobody-here", space.ledger_url)
-    assert abort_named(record.name[:8], space.ledger_url) == record.name
+    assert abort_named(record.release_id[:8], space.ledger_url) == record.release_id
     assert list(space.ledger.state("people").releases.values()) == ["burn"]
     assert space.left_behind() == []
 

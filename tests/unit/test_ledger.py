@@ -27,7 +27,7 @@ from dpdask.accounting import Dominated, Gamma, dominating_gaussian
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyError
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger, PrivacyUnit
-from dpdask.ledger import ledger as book_module
+from dpdask.ledger import steps as step_module
 
 TOTAL = PrivacyBudget(epsilon=2.0, delta=1e-6)
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
@@ -171,12 +171,12 @@ def test_what_may_be_visible_is_not_burned_and_what_is_burned_is_not_published(
 
 def test_a_name_stands_for_one_release(ledger: Ledger) -> None:
     small = GaussianProfile(ONE.mu / 4)
-    ledger.reserve("people", fingerprint("a"), small, facts={"name": "n"})
+    ledger.reserve("people", fingerprint("a"), small, payload={"release_id": "n"})
     ledger.open_dataset("others", TOTAL)
     for dataset in ("people", "others"):
         with pytest.raises(LedgerError, match="took over"):
-            ledger.reserve(dataset, fingerprint("b"), small, facts={"name": "n"})
-    assert not ledger.reserve("people", fingerprint("a"), small, facts={"name": "n"}).new
+            ledger.reserve(dataset, fingerprint("b"), small, payload={"release_id": "n"})
+    assert not ledger.reserve("people", fingerprint("a"), small, payload={"release_id": "n"}).new
 
 
 def test_no_key_without_a_charge(ledger: Ledger) -> None:
@@ -255,14 +255,14 @@ def at_once(*steps: Callable[[], Any]) -> list[Any]:
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    real = getattr(book_module, name)
+    real = getattr(step_module, name)
 
     def slow(*args: Any, **options: Any) -> Any:
         result = real(*args, **options)
         time.sleep(0.8)
         return result
 
-    monkeypatch.setattr(book_module, name, slow)
+    monkeypatch.setattr(step_module, name, slow)
 
 
 def test_whatever_isolation_the_server_prefers_the_last_budget_goes_once(
@@ -313,7 +313,7 @@ def test_a_chain_does_not_fork(ledger: Ledger, url: str) -> None:
     """Two rows that follow the same one are refused by the database itself."""
     ledger.reserve("people", fingerprint("r"), ONE)
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
-    columns = "settled, clock, mu_squared, delta, body, previous"
+    columns = "once_name, clock, mu_squared, delta, payload, previous"
     for sequence in (2, 3):  # beside the newest entry, and after it but following the one before it
         copied = (
             f"SELECT dataset, {sequence}, 'open', 'other', {columns} FROM dpdask_entries"
@@ -357,10 +357,10 @@ def test_rows_cannot_be_changed_or_removed(ledger: Ledger, url: str) -> None:
 @pytest.mark.parametrize(
     "tampering",
     [
-        "UPDATE dpdask_entries SET body = replace(body, 'mu', 'nu') WHERE kind = 'reserve'",
+        "UPDATE dpdask_entries SET payload = replace(payload, 'mu', 'nu') WHERE kind = 'reserve'",
         "DELETE FROM dpdask_entries WHERE sequence = 2",
         "UPDATE dpdask_entries SET sequence = 99 WHERE sequence = 2",
-        "UPDATE dpdask_entries SET body = replace(body, '2.0', '9.0') WHERE kind = 'open'",
+        "UPDATE dpdask_entries SET payload = replace(payload, '2.0', '9.0') WHERE kind = 'open'",
         "UPDATE dpdask_entries SET mu_squared = replace(mu_squared, '1', '0') WHERE sequence = 3",
         "UPDATE dpdask_entries SET array = 'ab' WHERE sequence = 2",
         "UPDATE dpdask_entries SET clock = '2020' WHERE sequence = 2",
@@ -447,7 +447,7 @@ def test_a_ledger_that_cannot_be_opened_says_so_in_one_line_without_secrets(
 
 @pytest.mark.parametrize("release", ["", "xyz", "A" * 64])
 def test_a_release_is_named_by_its_fingerprint(ledger: Ledger, release: str) -> None:
-    with pytest.raises(LedgerError, match="no fingerprint"):
+    with pytest.raises(LedgerError, match="not a valid fingerprint"):
         ledger.reserve("people", release, ONE)
 
 
@@ -458,7 +458,7 @@ def test_unknown_datasets_are_refused(ledger: Ledger) -> None:
         ledger.open_dataset("", TOTAL)
 
 
-def test_a_value_is_settled_once_for_all_runs_of_a_release(ledger: Ledger) -> None:
+def test_a_value_is_put_once_for_all_runs_of_a_release(ledger: Ledger) -> None:
     first, second = fingerprint("a"), fingerprint("b")
     for release in (first, second):
         ledger.reserve("people", release, GaussianProfile(ONE.mu / 4))
@@ -501,7 +501,7 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
         fingerprint("r"),
         GaussianProfile(0.1),
         unit,
-        {"name": "n", "window": window, "output": "o"},
+        {"release_id": "n", "window": window, "output_url": "o"},
     )
     book.forecast("people", GaussianProfile(0.1), unit)
     book.put_once(fingerprint("r"), "directions", "x")

@@ -106,8 +106,8 @@ def test_it_upgrades_verifies_and_refuses_what_would_pass_its_total(old: str) ->
     heads = {str(row["dataset"]): row for row in before}  # the last of each
     with book._engine.begin() as connection:
         kept = {
-            row.hash: row.body
-            for row in connection.execute(text("SELECT hash, body FROM dpdask_entries"))
+            row.hash: row.payload
+            for row in connection.execute(text("SELECT hash, payload FROM dpdask_entries"))
         }
         following = connection.execute(
             text("SELECT dataset, previous FROM dpdask_entries WHERE kind = 'upgrade'")
@@ -124,7 +124,7 @@ def test_it_upgrades_verifies_and_refuses_what_would_pass_its_total(old: str) ->
     with pytest.raises(BudgetExceeded):
         book.reserve("tight", fingerprint("any"), GaussianProfile(1e-3))
     assert book.reserve(
-        "people", fingerprint("new"), GaussianProfile(ONE.mu / 4), UNIT, {"name": "n"}
+        "people", fingerprint("new"), GaussianProfile(ONE.mu / 4), UNIT, {"release_id": "n"}
     ).new
     assert book.verify() == 30
     book.close()
@@ -253,7 +253,7 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
         raw.row_factory = sqlite3.Row
         drop_triggers(raw)
         rows = [dict(row) for row in raw.execute("SELECT * FROM dpdask_entries ORDER BY sequence")]
-        facts = json.loads(rows[-1]["body"])
+        facts = json.loads(rows[-1]["payload"])
         cheap, digits = Dominated(1e-6, 0.0), NOTHING.digits()
         facts["charges"] = {
             release: {"mu": cheap.mu, "delta0": 0.0} for release in facts["charges"]
@@ -269,7 +269,8 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
         body = json.dumps({**facts, "spent": list(digits)}, sort_keys=True, separators=(",", ":"))
         fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", body)
         raw.execute(
-            "UPDATE dpdask_entries SET body = ?, hash = ? WHERE kind = 'upgrade'", (body, fitting)
+            "UPDATE dpdask_entries SET payload = ?, hash = ? WHERE kind = 'upgrade'",
+            (body, fitting),
         )
     assert book.spent_epsilon("people") < 0.01
     with pytest.raises(LedgerCorrupt, match="the upgrade charges less"):
