@@ -63,6 +63,7 @@ def compare(
 ) -> None:
     """Every mechanism side by side at the same budget."""
     from dpdask.mechanisms.compare import compare_mechanisms
+    from dpdask.planning.build_sensitivity import build_sensitivity, norm_bound
     from dpdask.spec import parse_calibration_spec
 
     sensitivity = {
@@ -83,9 +84,9 @@ def compare(
     tensor_shape = tuple(spec.shape)
     comparison = compare_mechanisms(
         budget=spec.privacy.budget(),
-        sensitivity=spec.sensitivity.sensitivity(tensor_shape),
+        sensitivity=build_sensitivity(spec.sensitivity, tensor_shape),
         shape=tensor_shape,
-        gamma=gamma if gamma is not None else spec.sensitivity.norm_bound(tensor_shape),
+        gamma=gamma if gamma is not None else norm_bound(spec.sensitivity, tensor_shape),
         weights=None if weights is None else numbers("--weights", weights),
     )
     if as_json:

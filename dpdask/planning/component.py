@@ -17,13 +17,10 @@ from dpdask.planning.verified import Answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.privatizers.recipes import NOTHING
 from dpdask.queries import Clip, Query
-from dpdask.spec.calibration import (
-    AnalyticGaussianSection,
-    CompositionSection,
-    EstimatedDirections,
-    MechanismSection,
-)
-from dpdask.spec.release import CovarianceSection, ReleaseSpec, StackSection
+from dpdask.spec import CompositionSection, MechanismSection
+from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
+from dpdask.spec.query import CovarianceSection
+from dpdask.spec.release import ReleaseSpec, StackSection
 
 __all__ = [
     "component_with_directions",
@@ -99,7 +96,7 @@ def directions_component(
         raise InvalidMechanism(
             f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}"
         )
-    privacy_unit = spec.privacy_unit.model_copy(update={"l2_clip_norm": bound.norm})
+    privacy_unit = spec.privacy_unit.model_copy(update={"record_dim": bound.record_axis})
     covariance = build_query(
         CovarianceSection(name="covariance"), privacy_unit, query.source_shape, StackSection()
     )

@@ -28,7 +28,8 @@ from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency
 from dpdask.queries import Query, SummedQuery
-from dpdask.spec.calibration import EstimatedDirections, MechanismSection
+from dpdask.spec import MechanismSection
+from dpdask.spec.mechanism import EstimatedDirections
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, LocalStorage, SourceArray, open_source, open_storage
 

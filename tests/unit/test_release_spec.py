@@ -49,7 +49,7 @@ def test_what_the_parser_takes_the_schema_of_a_form_takes_too(changes: dict[str,
 def test_sizes_are_read_with_their_units() -> None:
     assert parse_release_spec(SPEC).compute.task_size == 64 * 2**20
     for text in ("much", "12 parsecs", "-3 MB"):
-        with pytest.raises(InvalidSpec, match="no size"):
+        with pytest.raises(InvalidSpec, match="is not a valid size"):
             parse_release_spec({**SPEC, "compute": {"task_size": text}})
 
 
@@ -60,7 +60,7 @@ def test_sizes_are_read_with_their_units() -> None:
         ({"privacy_unit": {"record_dims": 0}}, "did you mean 'record_dim'"),
         ({"publish": {"chunk": [1]}}, "did you mean 'chunks'"),
         ({"mechanism": {"name": "mvg", "axes": 1}}, "did you mean 'axis'"),
-        ({"query": {"name": "sum", "edges": []}}, "query.edges is no key"),
+        ({"query": {"name": "sum", "edges": []}}, "query.edges is not a valid key"),
         ({"budget": {}}, "budget.dataset is missing"),
         ({"privacy": {"epsilon": True, "delta": 1e-5}}, "yes/no value"),
     ],
