@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 
-def calibration_table(name: str, calibrated: Calibration) -> Table:
+def calibration_table(name: str, calibration: Calibration) -> Table:
     """One mechanism's noise and guarantee."""
     table = Table(title=f"{name}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    noise, guarantee = calibrated.noise, calibrated.guarantee
+    noise, guarantee = calibration.noise, calibration.guarantee
     claimed, verified = guarantee.claimed, guarantee.verified
     table.add_row(
         "noise", f"{noise.to_dict()['name']} on {' x '.join(map(str, noise.tensor_shape))}"
@@ -40,7 +40,7 @@ def calibration_table(name: str, calibrated: Calibration) -> Table:
     table.add_row("std of an entry", f"{noise.entry_std:.6g}")
     table.add_row("expected squared loss", f"{noise.expected_squared_loss:.6g}")
     table.add_row("loss kurtosis, skewness", f"{noise.kurtosis:.6g}, {noise.skewness:.6g}")
-    for key, value in calibrated.calibration.items():
+    for key, value in calibration.quantities.items():
         table.add_row(key, f"{value:.12g}")
     table.add_row(
         "claimed", f"epsilon {claimed.epsilon:.6g}, delta {claimed.delta:.6g}: {guarantee.theorem}"
@@ -72,12 +72,12 @@ def comparison_table(comparison: Comparison) -> Table:
     table.add_column("certified")
     best = comparison.best()
     for row in comparison.rows:
-        if row.calibrated is None:
+        if row.calibration is None:
             continue
-        guarantee = row.calibrated.guarantee
+        guarantee = row.calibration.guarantee
         table.add_row(
             row.mechanism,
-            f"{row.calibrated.noise.entry_std:.4g}",
+            f"{row.calibration.noise.entry_std:.4g}",
             f"{comparison.loss(row):.4g}",
             f"{comparison.loss(row) / best:.4g}",
             guarantee.theorem,
@@ -92,12 +92,12 @@ def notes(comparison: Comparison) -> Text:
     """Why a mechanism is missing or not certified, one line each."""
     lines = Text()
     for row in comparison.rows:
-        if row.calibrated is None:
+        if row.calibration is None:
             lines.append(f"{row.mechanism}: not shown: {row.unavailable}\n")
             continue
-        if not row.calibrated.guarantee.certified:
+        if not row.calibration.guarantee.certified:
             lines.append(
-                f"{row.mechanism}: not certified: {row.calibrated.guarantee.reason}\n", style="red"
+                f"{row.mechanism}: not certified: {row.calibration.guarantee.reason}\n", style="red"
             )
         if row.note:
             lines.append(f"{row.mechanism}: {row.note}\n")

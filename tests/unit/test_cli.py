@@ -45,7 +45,7 @@ def test_calibrate_prints_json_for_programs(tmp_path: Path) -> None:
         "delta_at_epsilon",
     }
     assert facts["guarantee"]["certified"] is True
-    assert math.isclose(facts["calibration"]["bound"], 2.713215110554935e-11, rel_tol=1e-9)
+    assert math.isclose(facts["quantities"]["bound"], 2.713215110554935e-11, rel_tol=1e-9)
 
 
 MECHANISMS: list[dict[str, Any]] = [
