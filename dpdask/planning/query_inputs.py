@@ -107,7 +107,7 @@ class QueryInputs:
         if self.dimension_names is None:
             raise InvalidSensitivity(
                 f"{key}={dimension!r}: the dimensions of the source have no names; give an index"
-                f" from 0 to {len(self.shape) - 1}"
+                f" from 0 to {len(self.shape) - 1}, or name all dimensions of the array"
             )
         names = ", ".join(self.dimension_names)
         matches = self.dimension_names.count(dimension)

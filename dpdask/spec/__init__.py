@@ -16,6 +16,7 @@ from dpdask.spec.load import (
 from dpdask.spec.mechanism import MECHANISMS, MechanismSection
 from dpdask.spec.query import QUERIES, QuerySection
 from dpdask.spec.release import ReleaseSpec
+from dpdask.spec.schema import release_spec_schema
 
 __all__ = [
     "MECHANISMS",
@@ -32,4 +33,5 @@ __all__ = [
     "load_release_spec",
     "parse_calibration_spec",
     "parse_release_spec",
+    "release_spec_schema",
 ]
