@@ -15,6 +15,7 @@ from dpdask.cli.interrupts import INTERRUPTED
 from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
 from dpdask.cli.release import abort, demo, plan, registry, resume, run, serve, show, verify
+from dpdask.cli.schema import schema
 from dpdask.errors import (
     BareKeysWarning,
     BudgetExceeded,
@@ -117,5 +118,6 @@ for _command in (
     key,
     calibrate,
     compare,
+    schema,
 ):
     main.add_command(_command)

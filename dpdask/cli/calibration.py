@@ -13,19 +13,19 @@ __all__ = ["calibrate", "compare"]
 @click.argument("spec_path", metavar="SPEC.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def calibrate(spec_path: str, as_json: bool) -> None:
-    """The noise and the guarantee that SPEC.yaml asks for."""
+    """Print the noise and the guarantee that SPEC.yaml describes."""
     from dpdask.planning.build_mechanism import calibrate as calibrate_spec
     from dpdask.spec import load_calibration_spec
 
     spec = load_calibration_spec(spec_path)
-    calibrated = calibrate_spec(spec)
-    warn(calibrated.warnings)
+    calibration = calibrate_spec(spec)
+    warn(calibration.warnings)
     if as_json:
-        print_json(calibrated.to_dict())
+        print_json(calibration.to_dict())
         return
     from dpdask.views.terminal import calibration_table
 
-    console().print(calibration_table(spec.mechanism.name, calibrated))
+    console().print(calibration_table(spec.mechanism.name, calibration))
 
 
 @click.command()
@@ -33,7 +33,9 @@ def calibrate(spec_path: str, as_json: bool) -> None:
 @click.option("--delta", type=float, required=True)
 @click.option("--shape", required=True, help="Lengths of the axes, such as 1000x100.")
 @click.option(
-    "--l2-sensitivity", type=float, help="How far one privacy unit can move the tensor, in l2 norm."
+    "--l2-sensitivity",
+    type=float,
+    help="How much one privacy unit can change the tensor, in l2 norm.",
 )
 @click.option(
     "--range",
@@ -61,8 +63,9 @@ def compare(
     adjacency: str,
     as_json: bool,
 ) -> None:
-    """Every mechanism side by side at the same budget."""
+    """Compare all mechanisms at the same budget."""
     from dpdask.mechanisms.compare import compare_mechanisms
+    from dpdask.planning.build_sensitivity import build_sensitivity, norm_bound
     from dpdask.spec import parse_calibration_spec
 
     sensitivity = {
@@ -83,9 +86,9 @@ def compare(
     tensor_shape = tuple(spec.shape)
     comparison = compare_mechanisms(
         budget=spec.privacy.budget(),
-        sensitivity=spec.sensitivity.sensitivity(tensor_shape),
+        sensitivity=build_sensitivity(spec.sensitivity, tensor_shape),
         shape=tensor_shape,
-        gamma=gamma if gamma is not None else spec.sensitivity.norm_bound(tensor_shape),
+        gamma=gamma if gamma is not None else norm_bound(spec.sensitivity, tensor_shape),
         weights=None if weights is None else numbers("--weights", weights),
     )
     if as_json:

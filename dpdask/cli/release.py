@@ -327,7 +327,7 @@ def _print_receipt(receipt: Any, as_json: bool) -> None:
 
 
 def _parsed_options(options: tuple[str, ...]) -> Json:
-    from dpdask.spec.release import EnvironmentValue
+    from dpdask.spec.secrets import EnvironmentValue
 
     found: Json = {}
     for option in options:

@@ -1,5 +1,6 @@
-"""Mechanisms: (budget, body, shape) to noise with a guarantee. After calibration nobody asks which
-one it was.
+"""Mechanisms: from (budget, sensitivity, shape) to noise with a guarantee.
+
+Nothing after calibration depends on which mechanism it was.
 """
 
 from dpdask.mechanisms.base import Calibration, Steps, amortise, amplified_rate

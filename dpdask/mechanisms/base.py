@@ -19,23 +19,30 @@ __all__ = ["Calibration", "Steps", "amortise", "amplified_rate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The noise to add, its guarantee, the theorem's intermediate quantities and warnings."""
+    """What a mechanism returns.
+
+    Args:
+        noise: The noise to add.
+        guarantee: What the theorem claims of it, and what its exact profile verifies.
+        quantities: The theorem's intermediate quantities, by name; ``mu`` for Gaussian noise.
+        warnings: What a user should know before using it.
+    """
 
     noise: Noise
     guarantee: Guarantee
-    calibration: Mapping[str, float] = field(default_factory=dict)
+    quantities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> Json:
-        """Everything as JSON-ready facts."""
-        facts: Json = {
+        """Return the calibration as JSON-ready values."""
+        content: Json = {
             "noise": self.noise.to_dict(),
             "guarantee": self.guarantee.to_dict(),
-            "calibration": dict(self.calibration),
+            "quantities": dict(self.quantities),
         }
         if self.warnings:
-            facts["warnings"] = list(self.warnings)
-        return facts
+            content["warnings"] = list(self.warnings)
+        return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +50,11 @@ class Steps:
     """T releases of the same noise on the same data, each on all privacy units or on a Poisson
     sample.
 
-    ``sampling_rate`` is the probability with which a privacy unit takes part in a step, by any of
-    its records (:func:`amplified_rate`). ``slack`` is the delta' that strong composition sets
-    aside, as a share of the budget's delta.
+    Args:
+        count: T.
+        sampling_rate: The probability with which a privacy unit takes part in a step, by any of its
+            records (:func:`amplified_rate`); None where every unit takes part in every step.
+        slack: The delta' that strong composition sets aside, as a share of the budget's delta.
     """
 
     count: int = 1
@@ -57,45 +66,46 @@ class Steps:
             raise InvalidMechanism(f"steps={self.count} releases nothing; choose at least 1")
         if self.sampling_rate is not None and not 0 < self.sampling_rate <= 1:
             raise InvalidMechanism(
-                f"sampling_rate={self.sampling_rate:g} is no probability; choose 0 <"
+                f"sampling_rate={self.sampling_rate:g} is not a probability; choose 0 <"
                 " sampling_rate <= 1"
             )
         if not 0 < self.slack < 1:
             raise InvalidMechanism(
-                f"slack={self.slack:g} is no share of delta; choose 0 < slack < 1"
+                f"slack={self.slack:g} is not a valid share of delta; choose 0 < slack < 1"
             )
 
     @property
     def single(self) -> bool:
-        """Whether there is nothing to compose."""
+        """Return whether there is nothing to compose."""
         return self.count == 1 and self.sampling_rate is None
 
     def compose(
         self, step: GaussianProfile | SphericalProfile, adjacency: Adjacency
     ) -> PrivacyProfile:
-        """The verified profile of all steps."""
+        """Return the verified profile of all steps."""
         if self.sampling_rate is None:
             return compose([(step, self.count)])
         return compose([(SampledProfile(step, self.sampling_rate, adjacency), self.count)])
 
     def step_mu(self, budget: PrivacyBudget, adjacency: Adjacency) -> float:
-        """The largest mu per step whose composition honours ``budget``.
+        """Return the largest mu per step whose composition meets ``budget``.
 
-        Exact without sampling (IMGM Thm 4: mu / sqrt(T)); by dp-accounting's privacy loss
-        distributions with it, to one part in ten thousand, at the private end.
+        Guarantee: exact without sampling (IMGM Thm 4: mu / sqrt(T)). With sampling, by
+        dp-accounting's privacy loss distributions, to one part in ten thousand and on the
+        conservative side.
         """
         if self.sampling_rate is None:
             return GaussianProfile.meeting(budget).mu / math.sqrt(self.count)
         if budget.delta < 1e-12:
             raise InvalidMechanism(
                 f"delta={budget.delta:g} is below the 1e-12 that privacy loss distributions"
-                " resolve;"
-                " choose a larger delta or drop composition.sampling"
+                " resolve; choose a larger delta or drop composition.sampling"
             )
 
         def excess(log_mu: float) -> float:
-            found = self.compose(GaussianProfile(math.exp(log_mu)), adjacency).delta(budget.epsilon)
-            return math.log(max(found, 1e-300)) - math.log(budget.delta)
+            profile = self.compose(GaussianProfile(math.exp(log_mu)), adjacency)
+            delta = profile.delta(budget.epsilon)
+            return math.log(max(delta, 1e-300)) - math.log(budget.delta)
 
         high = low = math.log(GaussianProfile.meeting(budget).mu / math.sqrt(self.count))
         while excess(low) > 0:
@@ -110,9 +120,7 @@ class Steps:
         return math.exp(root - 1e-9)
 
     def strong_step(self, budget: PrivacyBudget) -> PrivacyBudget:
-        """The budget of one step by the R1SMG paper's amortisation; ``budget`` itself for a single
-        release.
-        """
+        """Return the budget of one step by strong composition (R1SMG eq. 16)."""
         if self.single:
             return budget
         return amortise(
@@ -123,13 +131,14 @@ class Steps:
         )
 
     def basic_step(self, budget: PrivacyBudget) -> PrivacyBudget:
-        """An equal share of epsilon and delta for each step (basic composition); sampling only
-        helps.
+        """Return an equal share of epsilon and delta for each step (basic composition).
+
+        Guarantee: sufficient; sampling only lowers the privacy loss.
         """
         return PrivacyBudget(epsilon=budget.epsilon / self.count, delta=budget.delta / self.count)
 
     def suffix(self, composition: str) -> str:
-        """How a theorem's name goes on when there are several steps."""
+        """Return what to append to a theorem's name where there are several steps."""
         if self.single:
             return ""
         sampled = (
@@ -139,14 +148,19 @@ class Steps:
 
 
 def amplified_rate(*, rate: float, of: str, contributions: int) -> float:
-    """The probability that a privacy unit takes part in a Poisson-sampled step, rounded up.
+    """Return the probability that a privacy unit takes part in a Poisson-sampled step, rounded up.
 
-    Units that are sampled as a whole take part with ``rate``. Where ``of`` is ``records``, each of
-    a unit's up to ``contributions`` records is drawn on its own, and the unit takes part with 1 -
-    (1 - rate)^contributions.
+    A privacy unit that is sampled as a whole takes part with probability ``rate``. Where ``of`` is
+    ``records``, each of its up to ``contributions`` records is drawn independently, and the unit
+    takes part with probability 1 - (1 - rate)^contributions.
 
-    Guarantee: amplification with this rate and the sensitivity of a whole unit is an upper bound on
-    the privacy loss, however many of the unit's records are in the sample
+    Args:
+        rate: The probability with which each of ``of`` is drawn.
+        of: ``privacy-units`` or ``records``.
+        contributions: How many records a privacy unit has at most.
+
+    Guarantee: amplification with this rate and the sensitivity of a whole privacy unit is an upper
+    bound on the privacy loss, however many of the unit's records are in the sample
     (docs/mechanisms/composition.md has the proof).
     """
     if of == "privacy-units" or contributions == 1 or rate >= 1:
@@ -157,15 +171,19 @@ def amplified_rate(*, rate: float, of: str, contributions: int) -> float:
 def amortise(
     budget: PrivacyBudget, *, steps: float, sampling_rate: float, slack: float
 ) -> PrivacyBudget:
-    """The per-step (epsilon_0, delta_0) that the R1SMG paper's eq. 16 allots to T steps with
-    sampling rate q.
+    """Return the per-step (epsilon_0, delta_0) of T steps at sampling rate q by R1SMG eq. 16.
 
         epsilon = sqrt(2 T ln(1/delta')) q epsilon_0 + T q epsilon_0 (e^(q epsilon_0) - 1)
         delta   = T q delta_0 + delta'
 
-    Guarantee: strong composition when q = 1. With q < 1 the paper multiplies epsilon_0 by q, which
-    understates the amplified loss ln(1 + q (e^epsilon_0 - 1)); the verified profile says what it is
-    worth.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        steps: T.
+        sampling_rate: q.
+        slack: delta'.
+
+    Guarantee: strong composition where q = 1. Where q < 1 the paper multiplies epsilon_0 by q,
+    which understates the amplified loss ln(1 + q (e^epsilon_0 - 1)); rely on the verified profile.
     """
     if not 0 < slack < budget.delta:
         raise InvalidMechanism(

@@ -1,10 +1,12 @@
-"""Every mechanism side by side on one budget, one body and one shape."""
+"""Every mechanism side by side, on one budget, one sensitivity and one shape."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -24,24 +26,45 @@ from dpdask.mechanisms import (
 from dpdask.mechanisms.mgm import check_weights
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
-from dpdask.types import Json
+from dpdask.types import Json, Shape
 
 __all__ = ["Comparison", "Row", "compare_mechanisms"]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mechanism: either what it would add, or why it cannot."""
+    """One mechanism: either what it would add, or why it cannot.
+
+    Args:
+        mechanism: The name of the mechanism, with its variant.
+        calibration: The noise and its guarantee, None where the mechanism does not apply.
+        unavailable: Why it does not apply.
+        note: What a reader should know.
+    """
 
     mechanism: str
-    calibrated: Calibration | None
+    calibration: Calibration | None
     unavailable: str = ""
     note: str = ""
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for a certified mechanism, 1 for an uncertified one, 2 if unavailable."""
+        if self.calibration is None:
+            return 2
+        return 0 if self.calibration.guarantee.certified else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows, with the weights in which their losses are counted."""
+    """All mechanisms, with the weights by which their losses are compared.
+
+    Args:
+        budget: The budget that every mechanism is calibrated to.
+        rows: The mechanisms.
+        axis: The axis of the weights.
+        weights: The importance of each index's error, None where all are equal.
+    """
 
     budget: PrivacyBudget
     rows: tuple[Row, ...]
@@ -49,105 +72,118 @@ class Comparison:
     weights: tuple[float, ...] | None
 
     def loss(self, row: Row) -> float:
-        """The expected squared loss of a row, weighted along the axis when weights are given."""
-        if row.calibrated is None:
+        """Return the expected squared loss of a row, weighted along the axis if there are weights.
+
+        NaN where the mechanism is unavailable.
+        """
+        if row.calibration is None:
             return math.nan
-        noise = row.calibrated.noise
+        noise = row.calibration.noise
         if self.weights is None:
             return noise.expected_squared_loss
         size = noise.tensor_shape[self.axis]
-        return float(
-            np.dot(np.broadcast_to(noise.variances_along(self.axis), size), self.weights)
-        ) * (noise.entries // size)
+        variances = np.broadcast_to(noise.variances_along(self.axis), size)
+        return float(np.dot(variances, self.weights)) * (noise.entries // size)
 
     def best(self) -> float:
-        """The least loss among certified mechanisms."""
-        losses = [
-            self.loss(row)
-            for row in self.rows
-            if row.calibrated and row.calibrated.guarantee.certified
-        ]
-        return min(losses, default=math.nan)
+        """Return the least loss among certified mechanisms."""
+        return min((self.loss(row) for row in self.rows if row.rank == 0), default=math.nan)
+
+    def sorted(self) -> Comparison:
+        """Return the same rows, the best certified mechanism first, unavailable ones last."""
+
+        def order(row: Row) -> tuple[int, float]:
+            return row.rank, 0.0 if row.calibration is None else self.loss(row)
+
+        return dataclasses.replace(self, rows=tuple(sorted(self.rows, key=order)))
 
     def to_dict(self) -> Json:
-        """Everything as JSON-ready facts."""
+        """Return the comparison as JSON-ready values."""
         best = self.best()
-        rows = []
-        for row in self.rows:
-            facts: Json = {"mechanism": row.mechanism}
-            if row.calibrated is None:
-                facts["unavailable"] = row.unavailable
-            else:
-                facts |= row.calibrated.to_dict() | {
-                    "entry_std": row.calibrated.noise.entry_std,
-                    "expected_squared_loss": row.calibrated.noise.expected_squared_loss,
-                    "relative_loss": self.loss(row) / best,
-                }
-                if self.weights is not None:
-                    facts["weighted_squared_loss"] = self.loss(row)
-            if row.note:
-                facts["note"] = row.note
-            rows.append(facts)
-        return {"epsilon": self.budget.epsilon, "delta": self.budget.delta, "mechanisms": rows}
+        return {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "mechanisms": [self._row_to_dict(row, best) for row in self.rows],
+        }
+
+    def _row_to_dict(self, row: Row, best: float) -> Json:
+        content: Json = {"mechanism": row.mechanism}
+        if row.calibration is None:
+            content["unavailable"] = row.unavailable
+        else:
+            noise = row.calibration.noise
+            content |= row.calibration.to_dict() | {
+                "entry_std": noise.entry_std,
+                "expected_squared_loss": noise.expected_squared_loss,
+                "relative_loss": self.loss(row) / best,
+            }
+            if self.weights is not None:
+                content["weighted_squared_loss"] = self.loss(row)
+        if row.note:
+            content["note"] = row.note
+        return content
+
+
+class _Common(TypedDict):
+    budget: PrivacyBudget
+    sensitivity: SensitivitySet
+    shape: Shape
 
 
 def compare_mechanisms(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     gamma: float | None = None,
     weights: Sequence[float] | None = None,
 ) -> Comparison:
-    """Calibrate every mechanism that applies, the best certified one first.
+    """Calibrate every mechanism that applies, and sort them, the best certified one first.
 
-    Without ``gamma`` MVG is shown at the smallest bound on ||f|| that the sensitivity allows, which
-    flatters it.
+    Args:
+        budget: (epsilon, delta).
+        sensitivity: What one privacy unit can change.
+        shape: The shape of the tensor.
+        gamma: A public bound on ||f||, for MVG; the smallest one that the sensitivity allows where
+            left out, which understates MVG's noise.
+        weights: The importance of each feature's error; equal where left out.
     """
     axis = sensitivity.feature_axis if isinstance(sensitivity, (EntrywiseBox, RecordBox)) else 0
     if gamma is not None and not gamma > 0:
-        raise InvalidMechanism(f"gamma={gamma:g} is no bound on ||f||; give a finite number > 0")
+        raise InvalidMechanism(
+            f"gamma={gamma:g} is not a valid bound on ||f||; give a finite number > 0"
+        )
     if weights is not None:
         check_weights(weights, shape[axis])
-    asked: Json = {"budget": budget, "sensitivity": sensitivity, "shape": shape}
-    per_axis = (
-        None if weights is None else [weights if i == axis else None for i in range(len(shape))]
+    common: _Common = {"budget": budget, "sensitivity": sensitivity, "shape": shape}
+    weights_of_axes = None
+    if weights is not None:
+        weights_of_axes = [weights if i == axis else None for i in range(len(shape))]
+    mvg_note = ""
+    if gamma is None:
+        mvg_note = "at the smallest gamma the sensitivity allows; a real one needs more noise"
+    gamma_general = sensitivity.radius / 2 if gamma is None else gamma
+    gamma_psd = sensitivity.radius / math.sqrt(2) if gamma is None else gamma
+    rows = (
+        _row("analytic-gaussian (= imgm)", lambda: analytic_gaussian(**common)),
+        _row("classic-gaussian", lambda: classic_gaussian(**common)),
+        _row("directional", lambda: directional(**common, weights=weights)),
+        _row("mvg general", lambda: mvg(**common, gamma=gamma_general, axis=axis), mvg_note),
+        _row("mvg psd", lambda: mvg(**common, gamma=gamma_psd, theorem="psd"), mvg_note),
+        _row("mgm", lambda: mgm(**common, weights=weights_of_axes)),
+        _row("udn", lambda: udn(**common, axis=axis, weights=weights)),
+        _row("idn", lambda: idn(**common, axis=axis, weights=weights)),
+        _row("rank-one exact", lambda: rank_one(**common)),
+        _row("rank-one paper", lambda: rank_one(**common, calibration="paper")),
+        _row("k-norm", lambda: k_norm(**common), "pure epsilon, delta unused"),
     )
-    note = (
-        ""
-        if gamma is not None
-        else "at the smallest gamma the sensitivity allows; a real one needs more noise"
-    )
-    general = sensitivity.radius / 2 if gamma is None else gamma
-    psd = sensitivity.radius / math.sqrt(2) if gamma is None else gamma
-    recipes: list[tuple[str, Callable[[], Calibration], str]] = [
-        ("analytic-gaussian (= imgm)", lambda: analytic_gaussian(**asked), ""),
-        ("classic-gaussian", lambda: classic_gaussian(**asked), ""),
-        ("directional", lambda: directional(**asked, weights=weights), ""),
-        ("mvg general", lambda: mvg(**asked, gamma=general, axis=axis), note),
-        ("mvg psd", lambda: mvg(**asked, gamma=psd, theorem="psd"), note),
-        ("mgm", lambda: mgm(**asked, weights=per_axis), ""),
-        ("udn", lambda: udn(**asked, axis=axis, weights=weights), ""),
-        ("idn", lambda: idn(**asked, axis=axis, weights=weights), ""),
-        ("rank-one exact", lambda: rank_one(**asked), ""),
-        ("rank-one paper", lambda: rank_one(**asked, calibration="paper"), ""),
-        ("k-norm", lambda: k_norm(**asked), "pure epsilon, delta unused"),
-    ]
-    rows = [_row(name, recipe, remark) for name, recipe, remark in recipes]
-    made = Comparison(
-        budget, tuple(rows), axis, None if weights is None else tuple(float(w) for w in weights)
-    )
-
-    def order(row: Row) -> tuple[bool, bool, float]:
-        uncertified = row.calibrated is not None and not row.calibrated.guarantee.certified
-        return row.calibrated is None, uncertified, made.loss(row) if row.calibrated else 0.0
-
-    return Comparison(budget, tuple(sorted(rows, key=order)), axis, made.weights)
+    numbers = None if weights is None else tuple(float(weight) for weight in weights)
+    return Comparison(budget, rows, axis, numbers).sorted()
 
 
-def _row(name: str, recipe: Callable[[], Calibration], note: str) -> Row:
+def _row(name: str, calibrate: Callable[[], Calibration], note: str = "") -> Row:
     try:
-        calibrated = recipe()
+        calibration = calibrate()
     except DpdaskError as error:
         return Row(name, None, unavailable=str(error))
-    return Row(name, calibrated, note="; ".join(filter(None, (note, *calibrated.warnings))))
+    return Row(name, calibration, note="; ".join(filter(None, (note, *calibration.warnings))))

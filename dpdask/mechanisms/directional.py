@@ -1,14 +1,14 @@
-"""Tight directional noise on a box of public ranges: MVG's and IDN's idea at the exact privacy
-price.
+"""Directional noise on a box of public ranges, calibrated exactly: the idea of MVG and IDN without
+their loose bounds.
 
-With standard deviation sigma_i along feature i, ranges c_i and weights P_i the exact privacy is
-mu^2 = r sum c_i^2/sigma_i^2, r the number of entries that share a feature's range. Minimising sum
-P_i sigma_i^2 under that constraint gives
+With standard deviation sigma_i along feature i, range width c_i and weight P_i, the exact profile
+of the noise has mu^2 = r sum c_i^2/sigma_i^2, where r entries share a feature's range. Minimising
+sum P_i sigma_i^2 under that constraint gives
 
     sigma_i^2 = r (c_i / sqrt(P_i)) sum_k c_k sqrt(P_k) / mu^2.
 
 Its weighted error is (sum c_i sqrt(P_i))^2 / (sum P_i sum c_i^2) <= 1 times that of i.i.d. noise
-(Cauchy-Schwarz).
+(by Cauchy-Schwarz).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dpdask.mechanisms.mgm import check_weights
 from dpdask.noise import DiagonalFactor, Factor, KroneckerNoise, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
+from dpdask.types import Shape
 
 __all__ = ["directional"]
 
@@ -33,18 +34,25 @@ def directional(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     weights: Sequence[float] | None = None,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """The diagonal Gaussian noise with the least weighted error on a box of ranges.
+    """Return the diagonal Gaussian noise with the least weighted error on a box of ranges.
 
-    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
-    privacy.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: Public ranges, along its feature axis.
+        shape: The shape of the tensor.
+        weights: The importance of each feature's error; equal where left out.
+        steps: How many steps share the budget, by exact composition.
+
+    Guarantee: exact (Balle & Wang 2018, Thm 8, for mu of the box); delta(epsilon) of the noise
+    equals ``budget.delta`` up to conservative rounding.
     """
     if not isinstance(sensitivity, (EntrywiseBox, RecordBox)):
         raise InvalidMechanism(
-            "directional noise gains nothing on an l2 ball; give ranges instead of an l2 bound,"
+            "directional noise has no advantage on an l2 ball; give ranges instead of an l2 bound,"
             " or use analytic-gaussian"
         )
     if sensitivity.shape != tuple(shape):
@@ -73,5 +81,5 @@ def directional(
         theorem="tight directional noise (Balle & Wang 2018, Thm 8, on a box)"
         + exact_suffix(steps),
         steps=steps,
-        calibration={"scale": scale},
+        quantities={"scale": scale},
     )

@@ -1,5 +1,7 @@
-"""Independent and Kronecker-shaped Gaussian noise at the exact privacy price: classic, analytic,
-IMGM.
+"""Gaussian noise, i.i.d. or with Kronecker factors: the classic, analytic and IMGM mechanisms.
+
+Notation: s is the l2 sensitivity sup ||D|| over the sensitivity set, W the whitening map of the
+noise (the inverse of its factors), and mu = sup ||W D|| the parameter of its exact profile.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.noise import Factor, IidNoise, KroneckerNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
+from dpdask.types import Shape
 
 __all__ = [
     "analytic_gaussian",
@@ -28,7 +31,7 @@ _UP = 1 + 1e-14
 
 
 def check_factors(factors: Sequence[Factor], shape: Sequence[int]) -> tuple[Factor, ...]:
-    """The factors, one per axis of ``shape`` and of its length."""
+    """Return the factors, which must fit the axes of ``shape`` one by one."""
     sizes = tuple(factor.size for factor in factors)
     if sizes != tuple(shape):
         raise InvalidMechanism(
@@ -38,7 +41,7 @@ def check_factors(factors: Sequence[Factor], shape: Sequence[int]) -> tuple[Fact
 
 
 def gaussian_mu(noise: IidNoise | KroneckerNoise, sensitivity: SensitivitySet) -> float:
-    """mu of the noise really added: the furthest the whitened body reaches, rounded up."""
+    """Return mu = sup ||W D||, the parameter of the noise's exact profile, rounded up."""
     if isinstance(noise, IidNoise):
         return sensitivity.radius / noise.sigma * _UP
     return sensitivity.whitened(noise.factors)
@@ -51,9 +54,20 @@ def verified_gaussian(
     budget: PrivacyBudget,
     theorem: str,
     steps: Steps,
-    calibration: Mapping[str, float],
+    quantities: Mapping[str, float],
 ) -> Calibration:
-    """Any Gaussian noise with its claim and the exact profile of what is added."""
+    """Return Gaussian noise with what a theorem claims of it and its exact profile.
+
+    Args:
+        noise: The noise.
+        sensitivity: What one privacy unit can change in one step.
+        budget: The claimed budget of all steps together.
+        theorem: The theorem that claims it.
+        steps: How many steps share the budget.
+        quantities: The theorem's quantities; ``mu`` is added to them.
+
+    Guarantee: the verified profile is exact for mu = sup ||W D||, rounded up.
+    """
     mu = gaussian_mu(noise, sensitivity)
     return Calibration(
         noise=noise,
@@ -62,7 +76,7 @@ def verified_gaussian(
             theorem=theorem,
             verified=steps.compose(GaussianProfile(mu), sensitivity.adjacency),
         ),
-        calibration={**calibration, "mu": mu},
+        quantities={**quantities, "mu": mu},
     )
 
 
@@ -70,13 +84,19 @@ def classic_gaussian(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """i.i.d. noise by the textbook formula ``sigma = s sqrt(2 ln(1.25/delta)) / epsilon`` (Dwork &
-    Roth 2014, Thm A.1).
+    """Return i.i.d. Gaussian noise of standard deviation s sqrt(2 ln(1.25/delta)) / epsilon.
 
-    Guarantee: sufficient, for epsilon < 1 only; the verified profile is strictly better.
+    Args:
+        budget: (epsilon, delta) of all steps together; epsilon < 1 for each step.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor.
+        steps: How many steps share the budget, by strong composition.
+
+    Guarantee: sufficient (Dwork & Roth 2014, Thm A.1), for epsilon < 1 only; the verified profile
+    is strictly better.
     """
     step = steps.strong_step(budget)
     if step.epsilon >= 1:
@@ -91,7 +111,7 @@ def classic_gaussian(
         budget=budget,
         theorem="Dwork & Roth 2014, Thm A.1" + steps.suffix("strong composition (R1SMG eq. 16)"),
         steps=steps,
-        calibration={"sigma": sigma},
+        quantities={"sigma": sigma},
     )
 
 
@@ -99,14 +119,20 @@ def analytic_gaussian(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """The least i.i.d. Gaussian noise that honours ``budget`` (Balle & Wang 2018, Thm 8; IMGM Alg
-    1, Thm 4).
+    """Return the least i.i.d. Gaussian noise that meets ``budget``: sigma = s / mu, where mu solves
+    Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) = delta.
 
-    Guarantee: exact; delta(epsilon) of the noise equals ``budget.delta`` up to rounding towards
-    privacy.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor.
+        steps: How many steps share the budget, by exact composition.
+
+    Guarantee: exact (Balle & Wang 2018, Thm 8 = IMGM Alg 1; IMGM Thm 4 for several steps);
+    delta(epsilon) of the noise equals ``budget.delta`` up to conservative rounding.
     """
     mu = steps.step_mu(budget, sensitivity.adjacency)
     sigma = sensitivity.radius / mu * _UP
@@ -116,7 +142,7 @@ def analytic_gaussian(
         budget=budget,
         theorem="Balle & Wang 2018, Thm 8 = IMGM Alg 1" + exact_suffix(steps),
         steps=steps,
-        calibration={"sigma": sigma},
+        quantities={"sigma": sigma},
     )
 
 
@@ -124,15 +150,22 @@ def imgm(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """The least multiple of given Kronecker factors that honours ``budget`` (IMGM Thm 2); i.i.d.
-    without factors.
+    """Return the least multiple of Kronecker factors that meets ``budget``: sup ||W D|| = mu, with
+    mu as for :func:`analytic_gaussian`, which it is without factors.
 
-    Guarantee: exact on every body: ``mu = sup ||W D||``. On an l2 ball no factors beat i.i.d.
-    noise.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: What one privacy unit can change in one step.
+        shape: The shape of the tensor.
+        factors: One factor per axis, up to a common scale.
+        steps: How many steps share the budget, by exact composition.
+
+    Guarantee: exact on every sensitivity set (IMGM Thm 2). On an l2 ball no factors have a smaller
+    error than i.i.d. noise.
     """
     if factors is None:
         return analytic_gaussian(budget=budget, sensitivity=sensitivity, shape=shape, steps=steps)
@@ -146,12 +179,12 @@ def imgm(
         budget=budget,
         theorem="IMGM Thm 2" + exact_suffix(steps),
         steps=steps,
-        calibration={"scale": scale},
+        quantities={"scale": scale},
     )
 
 
 def exact_suffix(steps: Steps) -> str:
-    """How exactly calibrated Gaussian steps compose."""
+    """Return what to append to the theorem of exactly calibrated Gaussian steps."""
     return steps.suffix(
         "exact composition (IMGM Thm 4)"
         if steps.sampling_rate is None

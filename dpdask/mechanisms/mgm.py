@@ -1,19 +1,25 @@
-"""The matrix Gaussian mechanisms (MGM, UDN, IDN; Yang et al., Matrix Gaussian Mechanisms for DP
-Learning).
+"""The matrix Gaussian mechanisms MGM, UDN and IDN (Yang et al., Matrix Gaussian Mechanisms for
+Differentially-Private Learning).
+
+A tensor of M entries and l2 sensitivity s gets Gaussian noise with one factor U_k per axis. With
 
     zeta^2 = -2 ln delta + 2 sqrt(-M ln delta) + M,    B = (sqrt(zeta^2 + 2 epsilon) - zeta)^2 / s^2
 
-MGM (Thm 1) asks for a product of ||U_k^-1||_F^2 of at most B, UDN (Thm 2: one coloured mode) for
-||U^-1||_F^2 <= B, IDN (Thm 3: one diagonal mode of length m, entries in [a, b]) for ||U^-1||_F^2 <=
-m B with s = (b - a) sqrt(M). The proofs are in terms of the Kronecker product, so they hold for
-tensors of any order.
+(epsilon, delta)-DP follows from
+
+    MGM (Thm 1): the product of ||U_k^-1||_F^2 is at most B;
+    UDN (Thm 2): one axis has a factor U, and ||U^-1||_F^2 <= B;
+    IDN (Thm 3): one axis of length m has a diagonal factor U, entries lie in [a, b], and
+                 ||U^-1||_F^2 <= m B with s = (b - a) sqrt(M).
+
+The proofs are in terms of the Kronecker product, so they hold for tensors of any order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,18 +27,27 @@ from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.mechanisms.gaussian import check_factors, verified_gaussian
 from dpdask.noise import Factor, KroneckerNoise, ScaledIdentity
-from dpdask.noise.factors import Floats, along_directions, check_orthonormal
+from dpdask.noise.factors import along_directions, check_orthonormal
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
+from dpdask.types import Floats, Shape
 
 __all__ = ["check_weights", "idn", "mgm", "noise_bound", "udn", "utility_weights"]
 
 _UP = 1 + 1e-14
 _STRONG = "strong composition (R1SMG eq. 16)"
+_Rows = Sequence[Sequence[float]]
+_T = TypeVar("_T")
 
 
 def noise_bound(*, entries: int, budget: PrivacyBudget, sensitivity: float) -> float:
-    """B, the bound on the noise's inverse Frobenius norms."""
+    """Return B, the bound on the squared Frobenius norms of inverse factors.
+
+    Args:
+        entries: M.
+        budget: (epsilon, delta).
+        sensitivity: s.
+    """
     log_delta = -math.log(budget.delta)
     zeta_squared = 2 * log_delta + 2 * math.sqrt(entries * log_delta) + entries
     zeta = math.sqrt(zeta_squared)
@@ -41,97 +56,110 @@ def noise_bound(*, entries: int, budget: PrivacyBudget, sensitivity: float) -> f
     ) ** 2
 
 
-def utility_weights(utility: Any, directions: Floats | None = None) -> Floats:
-    """P_k = sum_j (W V)_jk^2: how much the output W f cares for noise along direction k (MGM Alg
-    1).
+def utility_weights(utility: _Rows, directions: Floats | None = None) -> Floats:
+    """Return P_k = sum_j (W V)_jk^2, the weight of noise along direction k in the output W f.
+
+    MGM Alg 1; ``utility`` is W, the columns of ``directions`` are V.
     """
     matrix = np.asarray(utility, dtype=np.float64)
     if directions is not None and matrix.shape[-1] != directions.shape[0]:
         raise InvalidMechanism(
             f"utility of {matrix.shape[-1]} columns does not fit directions of length"
-            f" {directions.shape[0]}; give both alike"
+            f" {directions.shape[0]}; give both the same length"
         )
-    seen = matrix if directions is None else matrix @ directions
-    return np.asarray(np.sum(seen**2, axis=0), dtype=np.float64)
+    along = matrix if directions is None else matrix @ directions
+    return np.asarray(np.sum(along**2, axis=0), dtype=np.float64)
 
 
-def check_weights(weights: Any, size: int) -> Floats:
-    """One finite weight > 0 for each index of a mode."""
+def check_weights(weights: Sequence[float], size: int) -> Floats:
+    """Return the weights of an axis of length ``size``: one finite number > 0 for each index."""
     values = np.asarray(weights, dtype=np.float64)
     if values.shape != (size,):
         raise InvalidMechanism(
-            f"{values.size} weights do not fit a mode of length {size}; give one weight per index"
+            f"{values.size} weights do not fit an axis of length {size}; give one weight per index"
         )
     if not np.all((values >= 1e-100) & (values <= 1e100)):
         raise InvalidMechanism(
-            "a weight is not > 0, that is, allows infinite noise; give every index a finite"
+            "a weight is not > 0, which would allow infinite noise; give every index a finite"
             " weight > 0"
         )
     return values
 
 
-def _mode_factor(size: int, weights: Any, directions: Any, inverse_budget: float) -> Factor:
-    """The factor with ||U^-1||_F^2 = ``inverse_budget`` and the least weighted variance (MGM Alg
-    1).
+def _axis_factor(
+    size: int,
+    weights: Sequence[float] | None,
+    directions: _Rows | None,
+    inverse_norm: float,
+) -> Factor:
+    """Return the factor with ||U^-1||_F^2 = ``inverse_norm`` and the least weighted variance (MGM
+    Alg 1).
     """
     basis = None
     if directions is not None:
         basis = np.asarray(directions, dtype=np.float64).T
         if basis.shape != (size, size):
             raise InvalidMechanism(
-                f"directions of shape {basis.T.shape} are no basis of a mode of length {size};"
+                f"directions of shape {basis.T.shape} are not a basis of an axis of length {size};"
                 f" give {size} rows"
             )
         check_orthonormal(basis)
     if weights is None:
-        return ScaledIdentity(size, math.sqrt(size / inverse_budget) * _UP)
+        return ScaledIdentity(size, math.sqrt(size / inverse_norm) * _UP)
     root = np.sqrt(check_weights(weights, size))
-    return along_directions(
-        size, basis, np.sqrt(math.fsum(root) / (root * inverse_budget)) * _UP, None
-    )
+    scales = np.sqrt(math.fsum(root) / (root * inverse_norm)) * _UP
+    return along_directions(size, basis, scales, None)
 
 
 def mgm(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
-    weights: Sequence[Any] | None = None,
-    directions: Sequence[Any] | None = None,
+    shape: Shape,
+    weights: Sequence[Sequence[float] | None] | None = None,
+    directions: Sequence[_Rows | None] | None = None,
     factors: Sequence[Factor] | None = None,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """Kronecker noise with one factor per mode, by Thm 1; utility-optimal for ``weights`` per mode
-    (Alg 1).
+    """Return Kronecker noise with one factor U_k per axis, the product of ||U_k^-1||_F^2 being B.
 
-    Guarantee: sufficient, looser by about sqrt(M) than the exact profile.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor.
+        weights: For each axis, the importance of each index's error (Alg 1), or None.
+        directions: For each axis, an orthonormal basis as rows, or None for the standard one.
+        factors: One factor per axis, up to a common scale, instead of weights.
+        steps: How many steps share the budget, by strong composition.
+
+    Guarantee: sufficient (MGM Thm 1), looser by about sqrt(M) than the exact profile.
     """
     bound = noise_bound(
         entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
     if factors is not None:
-        shaped = check_factors(factors, shape)
-        norm = math.prod(factor.power_sum(-2) for factor in shaped)
-        made: tuple[Factor, ...] = (shaped[0].times(math.sqrt(norm / bound) * _UP), *shaped[1:])
+        first, *others = check_factors(factors, shape)
+        norm = math.prod(factor.power_sum(-2) for factor in (first, *others))
+        scaled: tuple[Factor, ...] = (first.times(math.sqrt(norm / bound) * _UP), *others)
     else:
-        per_mode = bound ** (1 / len(shape))
-        made = tuple(
-            _mode_factor(
-                size, _for_axis(weights, i, shape), _for_axis(directions, i, shape), per_mode
+        per_axis = bound ** (1 / len(shape))
+        scaled = tuple(
+            _axis_factor(
+                size, _for_axis(weights, i, shape), _for_axis(directions, i, shape), per_axis
             )
             for i, size in enumerate(shape)
         )
     return verified_gaussian(
-        noise=KroneckerNoise(made),
+        noise=KroneckerNoise(scaled),
         sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 1" + steps.suffix(_STRONG),
         steps=steps,
-        calibration={"bound": bound},
+        quantities={"bound": bound},
     )
 
 
-def _for_axis(values: Sequence[Any] | None, axis: int, shape: tuple[int, ...]) -> Any:
+def _for_axis(values: Sequence[_T | None] | None, axis: int, shape: Shape) -> _T | None:
     if values is None:
         return None
     if len(values) != len(shape):
@@ -141,13 +169,13 @@ def _for_axis(values: Sequence[Any] | None, axis: int, shape: tuple[int, ...]) -
     return values[axis]
 
 
-def _one_mode(shape: tuple[int, ...], axis: int, factor: Factor) -> KroneckerNoise:
+def _one_axis(shape: Shape, axis: int, factor: Factor) -> KroneckerNoise:
     return KroneckerNoise(
         tuple(factor if i == axis else ScaledIdentity(size) for i, size in enumerate(shape))
     )
 
 
-def _check_axis(axis: int, shape: tuple[int, ...]) -> int:
+def _check_axis(axis: int, shape: Shape) -> int:
     if not -len(shape) <= axis < len(shape):
         raise InvalidMechanism(
             f"axis={axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
@@ -159,27 +187,36 @@ def udn(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     axis: int = 0,
     weights: Sequence[float] | None = None,
-    directions: Sequence[Any] | None = None,
+    directions: _Rows | None = None,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """Unimodal directional noise by Thm 2: only ``axis`` is coloured.
+    """Return noise with a factor U on one axis, ||U^-1||_F^2 = B, independent along all others.
 
-    Guarantee: sufficient; the verified profile is the exact one.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor.
+        axis: The axis of the factor.
+        weights: The importance of the error along each direction.
+        directions: An orthonormal basis as rows; the standard one where left out.
+        steps: How many steps share the budget, by strong composition.
+
+    Guarantee: sufficient (MGM Thm 2); the verified profile is exact.
     """
     axis = _check_axis(axis, shape)
     bound = noise_bound(
         entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
     return verified_gaussian(
-        noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, directions, bound)),
+        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, directions, bound)),
         sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 2 (UDN)" + steps.suffix(_STRONG),
         steps=steps,
-        calibration={"bound": bound},
+        quantities={"bound": bound},
     )
 
 
@@ -187,16 +224,23 @@ def idn(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     axis: int = 0,
     weights: Sequence[float] | None = None,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """Independent directional noise by Thm 3: a diagonal factor on ``axis``, entries in one public
-    range.
+    """Return noise with a diagonal factor U on one axis of length m, ||U^-1||_F^2 = m B, for
+    entries in one public range.
 
-    Guarantee: sufficient on a box of ranges (unequal ranges count as the widest); the verified
-    profile is exact.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: Public ranges; unequal ones count as the widest.
+        shape: The shape of the tensor.
+        axis: The axis of the factor.
+        weights: The importance of each index's error.
+        steps: How many steps share the budget, by strong composition.
+
+    Guarantee: sufficient on a box of ranges (MGM Thm 3); the verified profile is exact.
     """
     if not isinstance(sensitivity, (EntrywiseBox, RecordBox)):
         raise InvalidMechanism(
@@ -210,10 +254,10 @@ def idn(
         entries=entries, budget=step, sensitivity=max(sensitivity.widths) * math.sqrt(entries)
     )
     return verified_gaussian(
-        noise=_one_mode(shape, axis, _mode_factor(shape[axis], weights, None, bound)),
+        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, None, bound)),
         sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 3 (IDN)" + steps.suffix(_STRONG),
         steps=steps,
-        calibration={"bound": bound},
+        quantities={"bound": bound},
     )

@@ -1,5 +1,5 @@
-"""Spherical noise ``R v``: rank-one noise (R1SMG, Ji & Li) with its true calibration, and the l2
-K-norm mechanism.
+"""Spherical noise R v, with a random radius R and a direction v that is uniform on the sphere:
+rank-one noise (R1SMG, Ji & Li) with its exact calibration, and the l2 K-norm mechanism.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.noise import SphericalNoise
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
+from dpdask.types import Shape
 
 __all__ = ["SPHERICAL_DOUBT", "k_norm", "paper_psi", "rank_one"]
 
@@ -28,7 +29,7 @@ _UP = 1 + 1e-14
 
 
 def paper_psi(*, dimension: int, delta: float) -> float:
-    """psi of R1SMG Thm 5: (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))."""
+    """Return psi of R1SMG Thm 5: (delta Gamma((M-1)/2) / (sqrt(pi) Gamma(M/2)))^(2/(M-2))."""
     n = (dimension - 1) / 2
     log_ratio = (
         math.log(delta) - 0.5 * math.log(math.pi) - math.log(gamma_ratio(n)) - 0.5 * math.log(n)
@@ -40,15 +41,22 @@ def rank_one(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     calibration: str = "exact",
     steps: Steps = Steps(),
 ) -> Calibration:
-    """Noise along one random direction: ``sqrt(sigma_star) |z| v``.
+    """Return noise sqrt(sigma_star) |z| v along one random direction v, with z standard normal.
 
-    Guarantee: with ``exact``, sigma_star solves the true delta(epsilon) = delta of the ideal
-    vector's law; the vector that is drawn is not that exact, so it is not certified. With
-    ``paper``, R1SMG Thm 5 as printed, whose guarantee is false.
+    Args:
+        budget: (epsilon, delta) of all steps together.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor, of M > 2 entries.
+        calibration: ``exact``, or ``paper`` for sigma_star = 2 s^2 / (epsilon psi) as printed.
+        steps: How many steps share the budget.
+
+    Guarantee: with ``exact``, sigma_star solves delta(epsilon) = delta for the exact profile of the
+    ideal vector; the vector that is drawn is a floating-point approximation of it, so it is not
+    certified. With ``paper`` (R1SMG Thm 5) none: the published guarantee is false.
     """
     dimension = math.prod(shape)
     if dimension <= 2:
@@ -56,30 +64,11 @@ def rank_one(
             f"M={dimension} entries are too few for rank-one noise, which needs M > 2; use"
             " analytic-gaussian"
         )
-    if calibration == "exact":
-        step = steps.basic_step(budget)
-        scale = _exact_scale(step, dimension, sensitivity.radius)
-        facts = {"sigma_star": scale**2}
-        theorem = "exact spherical profile" + steps.suffix("basic composition")
-        warnings: tuple[str, ...] = ()
-    elif calibration == "paper":
-        step = steps.strong_step(budget)
-        psi = paper_psi(dimension=dimension, delta=step.delta)
-        sigma_star = 2 * sensitivity.radius**2 / (step.epsilon * psi)
-        scale = math.sqrt(sigma_star)
-        facts = {"psi": psi, "sigma_star": sigma_star}
-        theorem = "R1SMG Thm 5 (disproved)" + steps.suffix("strong composition (R1SMG eq. 16)")
-        warnings = (
-            "the published guarantee of rank-one noise is false; use calibration: exact for any"
-            " real release",
-        )
-        if step.epsilon >= 1 / dimension:
-            warnings += (
-                f"epsilon={step.epsilon:g} is not below 1/M = {1 / dimension:g}, as the R1SMG"
-                " paper asks; recorded as claimed",
-            )
-    else:
+    if calibration not in _RANK_ONE:
         raise InvalidMechanism(f"calibration {calibration!r} is unknown; choose exact or paper")
+    scale, theorem, quantities, warnings = _RANK_ONE[calibration](
+        budget, dimension, sensitivity.radius, steps
+    )
     law = HalfNormal(scale)
     profile = SphericalProfile(dimension=dimension, law=law, sensitivity=sensitivity.radius * _UP)
     return Calibration(
@@ -90,14 +79,49 @@ def rank_one(
             verified=steps.compose(profile, sensitivity.adjacency),
             doubt=SPHERICAL_DOUBT,
         ),
-        calibration=facts,
+        quantities=quantities,
         warnings=warnings,
     )
 
 
+_RankOne = tuple[float, str, dict[str, float], tuple[str, ...]]
+"""The scale sqrt(sigma_star), the theorem, its quantities and warnings."""
+
+
+def _rank_one_exact(
+    budget: PrivacyBudget, dimension: int, sensitivity: float, steps: Steps
+) -> _RankOne:
+    scale = _exact_scale(steps.basic_step(budget), dimension, sensitivity)
+    theorem = "exact spherical profile" + steps.suffix("basic composition")
+    return scale, theorem, {"sigma_star": scale**2}, ()
+
+
+def _rank_one_paper(
+    budget: PrivacyBudget, dimension: int, sensitivity: float, steps: Steps
+) -> _RankOne:
+    step = steps.strong_step(budget)
+    psi = paper_psi(dimension=dimension, delta=step.delta)
+    sigma_star = 2 * sensitivity**2 / (step.epsilon * psi)
+    theorem = "R1SMG Thm 5 (disproved)" + steps.suffix("strong composition (R1SMG eq. 16)")
+    warnings: tuple[str, ...] = (
+        "the published guarantee of rank-one noise is false; use calibration: exact for any real"
+        " release",
+    )
+    if step.epsilon >= 1 / dimension:
+        warnings += (
+            f"epsilon={step.epsilon:g} is not below 1/M = {1 / dimension:g}, as the R1SMG paper"
+            " requires; recorded as claimed",
+        )
+    return math.sqrt(sigma_star), theorem, {"psi": psi, "sigma_star": sigma_star}, warnings
+
+
+_RANK_ONE = {"exact": _rank_one_exact, "paper": _rank_one_paper}
+
+
 def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> float:
-    """The least sqrt(sigma_star) whose true profile honours ``budget``; delta falls as 1/scale for
-    large scales.
+    """Return the least sqrt(sigma_star) whose exact profile meets ``budget``.
+
+    delta falls as 1/scale for large scales, so the search cannot run away.
     """
     target = math.log(budget.delta) + math.log1p(-CALIBRATION_SLACK)
 
@@ -119,8 +143,7 @@ def _exact_scale(budget: PrivacyBudget, dimension: int, sensitivity: float) -> f
     if log_scale + math.log(sensitivity) > 350:
         raise OutOfReach(
             f"rank-one noise at epsilon={budget.epsilon:g}, delta={budget.delta:g} needs a"
-            " sigma_star above 1e300;"
-            " use analytic-gaussian"
+            " sigma_star above 1e300; use analytic-gaussian"
         )
     return math.exp(log_scale) * sensitivity * (1 + 1e-12)
 
@@ -129,14 +152,19 @@ def k_norm(
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     steps: Steps = Steps(),
 ) -> Calibration:
-    """The l2 K-norm mechanism: density proportional to exp(-epsilon ||n|| / s) (Hardt & Talwar
-    2010).
+    """Return noise n with density proportional to exp(-epsilon ||n|| / s).
 
-    Guarantee: pure epsilon-DP per step in exact arithmetic; delta is not used. The vector that is
-    drawn is not that exact, so it is not certified.
+    Args:
+        budget: epsilon of all steps together; delta is not used.
+        sensitivity: What one privacy unit can change in one step; s is its radius.
+        shape: The shape of the tensor, of at least two entries.
+        steps: How many steps share the budget, by basic composition.
+
+    Guarantee: pure epsilon-DP in exact arithmetic (Hardt & Talwar 2010). The vector that is drawn
+    is a floating-point approximation, so it is not certified.
     """
     dimension = math.prod(shape)
     if dimension < 2:
@@ -154,5 +182,5 @@ def k_norm(
             verified=steps.compose(profile, sensitivity.adjacency),
             doubt=SPHERICAL_DOUBT,
         ),
-        calibration={"scale": scale},
+        quantities={"scale": scale},
     )

@@ -1,57 +1,78 @@
-"""From the sections of a spec to a calibrated mechanism: the one place that knows mechanisms by
-name.
+"""From the sections of a spec to calibrated noise.
+
+A mechanism takes one file and one line: ``register_mechanism(SectionClass, builder)``.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity
 from dpdask.mechanisms.base import Calibration, Steps, amplified_rate
-from dpdask.mechanisms.directional import directional
-from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
-from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
-from dpdask.mechanisms.reproductions.mvg import mvg
-from dpdask.mechanisms.reproductions.mvg_allocation import (
-    Allocation,
-    Binary,
-    Given,
-    MaxPnr,
-    Uniform,
-)
-from dpdask.mechanisms.spherical import k_norm, rank_one
-from dpdask.noise import Factor, ScaledIdentity
+from dpdask.planning import mechanism_builders as builders
+from dpdask.planning.build_sensitivity import build_sensitivity, norm_bound
+from dpdask.planning.mechanism_builders import MechanismInputs
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
-from dpdask.spec import calibration as s
-from dpdask.types import Json
+from dpdask.spec import MECHANISMS, CalibrationSpec, CompositionSection, MechanismSection
+from dpdask.spec import mechanism as sections
+from dpdask.types import Shape
 
-__all__ = ["calibrate", "calibrate_mechanism", "steps_of"]
+__all__ = [
+    "MechanismInputs",
+    "calibrate",
+    "calibrate_mechanism",
+    "register_mechanism",
+    "steps_of",
+    "unregister_mechanism",
+]
+
+_S = TypeVar("_S", bound=MechanismSection)
+_Build = Callable[[MechanismSection, MechanismInputs], Calibration]
+_BUILDERS: dict[type[MechanismSection], _Build] = {}
 
 
-def calibrate(spec: s.CalibrationSpec) -> Calibration:
-    """The noise and the guarantee that ``spec`` asks for."""
+def register_mechanism(
+    section: type[_S], builder: Callable[[_S, MechanismInputs], Calibration]
+) -> None:
+    """Add a mechanism: the section that specs name it by, and the function that calibrates it."""
+    MECHANISMS.register(section)
+
+    def build(content: MechanismSection, inputs: MechanismInputs) -> Calibration:
+        assert isinstance(content, section)
+        return builder(content, inputs)
+
+    _BUILDERS[section] = build
+
+
+def unregister_mechanism(section: type[MechanismSection]) -> None:
+    """Remove a mechanism. Idempotent."""
+    MECHANISMS.unregister(section)
+    _BUILDERS.pop(section, None)
+
+
+def calibrate(spec: CalibrationSpec) -> Calibration:
+    """Return the noise and the guarantee that ``spec`` describes."""
     shape = tuple(spec.shape)
     sampling, contributions = spec.composition.sampling, spec.sensitivity.max_contributions
     if sampling is not None and sampling.of == "records" and contributions is None:
         raise InvalidSensitivity(
-            "composition.sampling of records needs sensitivity.max_contributions, how many"
-            " records a privacy unit has at most;"
-            " give it"
+            "composition.sampling of records needs sensitivity.max_contributions, how many records"
+            " a privacy unit has at most; give it"
         )
     return calibrate_mechanism(
         spec.mechanism,
         budget=spec.privacy.budget(),
-        sensitivity=spec.sensitivity.sensitivity(shape),
+        sensitivity=build_sensitivity(spec.sensitivity, shape),
         shape=shape,
         steps=steps_of(spec.composition, contributions or 1),
-        norm_bound=spec.sensitivity.norm_bound(shape),
+        norm_bound=norm_bound(spec.sensitivity, shape),
     )
 
 
-def steps_of(composition: s.CompositionSection, contributions: int) -> Steps:
-    """The steps of a spec, for privacy units of at most ``contributions`` records."""
+def steps_of(composition: CompositionSection, contributions: int) -> Steps:
+    """Return the steps of a spec, for privacy units of at most ``contributions`` records."""
     sampling = composition.sampling
     rate = None
     if sampling is not None:
@@ -60,132 +81,51 @@ def steps_of(composition: s.CompositionSection, contributions: int) -> Steps:
 
 
 def calibrate_mechanism(
-    section: s.MechanismSection,
+    section: MechanismSection,
     *,
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
-    shape: tuple[int, ...],
+    shape: Shape,
     steps: Steps,
     norm_bound: float | None,
 ) -> Calibration:
-    """The noise and the guarantee of one mechanism; ``norm_bound`` is sup ||f||, where known."""
-    asked: Json = {
-        "budget": budget,
-        "sensitivity": sensitivity,
-        "shape": shape,
-        "steps": steps,
-    }
-    if isinstance(getattr(section, "directions", None), s.EstimatedDirections):
+    """Return the noise and the guarantee of one mechanism.
+
+    Args:
+        section: The section ``mechanism`` of a spec.
+        budget: The privacy budget of all steps together.
+        sensitivity: What one privacy unit can change in one step.
+        shape: The shape of the tensor that noise is added to.
+        steps: How many steps share the budget.
+        norm_bound: sup ||f||, where it is known.
+
+    Raises:
+        InvalidMechanism: If the mechanism does not apply, or its options do not go together.
+    """
+    if isinstance(getattr(section, "directions", None), sections.EstimatedDirections):
         raise InvalidMechanism(
             "directions from dp-covariance need the data; give them in a release, or give public"
             " directions"
         )
-    match section:
-        case s.ClassicGaussianSection():
-            return classic_gaussian(**asked)
-        case s.AnalyticGaussianSection():
-            return analytic_gaussian(**asked)
-        case s.ImgmSection() as chosen:
-            return imgm(**asked, factors=_factors(chosen.factors, shape))
-        case s.MvgSection() as chosen:
-            gamma = chosen.gamma if chosen.gamma is not None else norm_bound
-            if gamma is None:
-                raise InvalidMechanism(
-                    "mvg has no gamma; give mechanism.gamma, a public bound on ||f||, or ranges"
-                )
-            return mvg(
-                **asked,
-                gamma=gamma,
-                theorem=chosen.theorem,
-                axis=chosen.axis,
-                modality=chosen.modality,
-                allocation=_allocation(chosen),
-                factors=_factors(chosen.factors, shape),
-            )
-        case s.MgmSection() as chosen:
-            return mgm(
-                **asked,
-                weights=chosen.weights,
-                directions=chosen.directions,
-                factors=_factors(chosen.factors, shape),
-            )
-        case s.UdnSection() as chosen:
-            directions: Any = chosen.directions
-            weights = _weights(chosen.weights, chosen.utility, directions)
-            return udn(**asked, axis=chosen.axis, weights=weights, directions=directions)
-        case s.IdnSection() as chosen:
-            return idn(
-                **asked, axis=chosen.axis, weights=_weights(chosen.weights, chosen.utility, None)
-            )
-        case s.DirectionalSection() as chosen:
-            return directional(**asked, weights=chosen.weights)
-        case s.RankOneSection() as chosen:
-            return rank_one(**asked, calibration=chosen.calibration)
-        case s.KNormSection():
-            return k_norm(**asked)
-
-
-def _factors(given: s.Factors | None, shape: tuple[int, ...]) -> list[Factor] | None:
-    if given is None:
-        return None
-    if len(given) != len(shape):
+    builder = _BUILDERS.get(type(section))
+    if builder is None:
         raise InvalidMechanism(
-            f"{len(given)} factors do not fit shape {shape}; give one factor per axis"
+            f"mechanism {section.name!r} has no builder; call register_mechanism with its section"
+            " first"
         )
-    return [
-        ScaledIdentity(size) if isinstance(section, str) else section.factor(size)
-        for section, size in zip(given, shape, strict=True)
-    ]
+    inputs = MechanismInputs(
+        budget=budget, sensitivity=sensitivity, shape=shape, steps=steps, norm_bound=norm_bound
+    )
+    return builder(section, inputs)
 
 
-_USED_BY = {
-    "tau": ("binary",),
-    "chosen": ("binary",),
-    "shares": ("given",),
-    "eigenvalues": ("max-pnr",),
-    "floor": ("max-pnr",),
-    "directions": ("binary", "given", "max-pnr"),
-}
-
-
-def _allocation(section: s.MvgSection) -> Allocation:
-    for key, users in _USED_BY.items():
-        if key in section.model_fields_set and section.allocation not in users:
-            raise InvalidMechanism(
-                f"mechanism.{key} goes with allocation: {' or '.join(users)}, not"
-                f" {section.allocation}; add that or drop {key}"
-            )
-    if section.allocation == "binary":
-        if section.tau is None:
-            raise InvalidMechanism(
-                "allocation binary has no tau; give 0 < tau < 1, the share of the chosen directions"
-            )
-        return Binary(tau=section.tau, chosen=section.chosen, directions=section.directions)
-    if section.allocation == "given":
-        if section.shares is None:
-            raise InvalidMechanism(
-                "allocation given has no shares; give one share per direction, summing to at most 1"
-            )
-        return Given(shares=section.shares, directions=section.directions)
-    if section.allocation == "max-pnr":
-        if section.eigenvalues is None:
-            raise InvalidMechanism(
-                "allocation max-pnr has no eigenvalues; give those of the query's public covariance"
-            )
-        return MaxPnr(
-            eigenvalues=section.eigenvalues, directions=section.directions, floor=section.floor
-        )
-    return Uniform()
-
-
-def _weights(weights: list[float] | None, utility: Any, directions: Any) -> Any:
-    if weights is not None and utility is not None:
-        raise InvalidMechanism("both weights and utility are given; give one of them")
-    if utility is None:
-        return weights
-    import numpy as np
-
-    rows = {len(row) for row in utility}
-    if len(rows) != 1 or not math.prod(rows):
-        raise InvalidMechanism("utility is no matrix; give rows of equal length")
-    return utility_weights(utility, None if directions is None else np.asarray(directions).T)
+register_mechanism(sections.ClassicGaussianSection, builders.build_classic_gaussian)
+register_mechanism(sections.AnalyticGaussianSection, builders.build_analytic_gaussian)
+register_mechanism(sections.ImgmSection, builders.build_imgm)
+register_mechanism(sections.MvgSection, builders.build_mvg)
+register_mechanism(sections.MgmSection, builders.build_mgm)
+register_mechanism(sections.UdnSection, builders.build_udn)
+register_mechanism(sections.IdnSection, builders.build_idn)
+register_mechanism(sections.DirectionalSection, builders.build_directional)
+register_mechanism(sections.RankOneSection, builders.build_rank_one)
+register_mechanism(sections.KNormSection, builders.build_k_norm)

@@ -17,13 +17,10 @@ from dpdask.planning.verified import Answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.privatizers.recipes import NOTHING
 from dpdask.queries import Clip, Query
-from dpdask.spec.calibration import (
-    AnalyticGaussianSection,
-    CompositionSection,
-    EstimatedDirections,
-    MechanismSection,
-)
-from dpdask.spec.release import CovarianceSection, ReleaseSpec, StackSection
+from dpdask.spec import CompositionSection, MechanismSection
+from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
+from dpdask.spec.query import CovarianceSection
+from dpdask.spec.release import ReleaseSpec, StackSection
 
 __all__ = [
     "component_with_directions",
@@ -61,10 +58,10 @@ def make_component(
         if not isinstance(noise, IidNoise):
             raise InvalidMechanism("a stack of steps takes i.i.d. noise; use analytic-gaussian")
         noise = IidNoise(query.answer_shape, noise.sigma)
-    fitted = query.fit(noise, mu=calibrated.calibration.get("mu"), asked=spec.noise.steps_per_sigma)
+    fitted = query.fit(noise, mu=calibrated.quantities.get("mu"), asked=spec.noise.steps_per_sigma)
     guarantee = calibrated.guarantee
     step = verified_step(Answer.of(query, fitted, steps))
-    if isinstance(step, GaussianProfile) and step.mu > calibrated.calibration["mu"] * NOTHING:
+    if isinstance(step, GaussianProfile) and step.mu > calibrated.quantities["mu"] * NOTHING:
         verified = composed.compose(step, query.sensitivity.adjacency)
         guarantee = dataclasses.replace(guarantee, verified=verified)
     return Component(
@@ -99,7 +96,7 @@ def directions_component(
         raise InvalidMechanism(
             f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}"
         )
-    privacy_unit = spec.privacy_unit.model_copy(update={"l2_clip_norm": bound.norm})
+    privacy_unit = spec.privacy_unit.model_copy(update={"record_dim": bound.record_axis})
     covariance = build_query(
         CovarianceSection(name="covariance"), privacy_unit, query.source_shape, StackSection()
     )
@@ -130,10 +127,10 @@ def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) 
         steps=steps_of(plan.spec.composition, query.max_contributions),
         norm_bound=query.norm_bound,
     )
-    planned = plan.data.calibrated.calibration["mu"]
+    planned = plan.data.calibrated.quantities["mu"]
     assert isinstance(calibrated.noise, KroneckerNoise)
     first, *others = calibrated.noise.factors
-    growth = max(1.0, calibrated.calibration["mu"] / planned) * (1 + 1e-12)
+    growth = max(1.0, calibrated.quantities["mu"] / planned) * (1 + 1e-12)
     charged = max(planned, _mu(verified_step(Answer.of(query, plan.data.fitted))))
     while True:
         noise = KroneckerNoise((first.times(growth), *others))

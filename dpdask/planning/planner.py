@@ -1,7 +1,7 @@
-"""A spec and the facts of its source become a plan: all checks, the noise, the guarantee, the cost.
-Nothing is spent.
+"""From a spec and the schema of its source to a plan: all checks, the noise, the guarantee, the
+privacy cost.
 
-Planning looks at schemas only, never at a value.
+Planning reads schemas only, never a value, and spends nothing.
 """
 
 from __future__ import annotations
@@ -26,74 +26,45 @@ from dpdask.planning.component import directions_component, make_component, shar
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.planning.tiling import Tiling
-from dpdask.privacy import Adjacency
+from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
-from dpdask.spec.calibration import EstimatedDirections, MechanismSection
+from dpdask.spec.mechanism import EstimatedDirections
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Layout, LocalStorage, SourceArray, open_source, open_storage
+from dpdask.storage import Layout, LocalStorage, SourceArray, Storage, open_source, open_storage
+from dpdask.types import Shape
 
 __all__ = ["make_plan"]
 
-DEFAULT_CHUNK = 16 * 2**20
+_DEFAULT_CHUNK_BYTES = 16 * 2**20
 
 
 def make_plan(
     spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool = False
 ) -> ReleasePlan:
-    """Check everything that can be checked without a value, and decide everything that can be
-    decided.
+    """Check whatever can be checked without a value, and decide whatever can be decided.
+
+    Args:
+        spec: What to release.
+        ledger: The ledger to forecast the charge with; no forecast without one.
+        resuming: Whether the release has begun, so that its output may be there already.
+
+    Returns:
+        The plan, with a forecast if a ledger is given.
+
+    Raises:
+        DpdaskError: If the release cannot be carried out. Nothing was spent.
     """
     check_no_placeholders(spec.output.url)
     output = open_storage(spec.output.url, spec.output.options)
-    taken = not resuming and output.occupied()
-    if taken and (ledger is None or isinstance(output, LocalStorage)):
-        raise _exists(spec)
-    place = open_storage(spec.source.url, spec.source.options)
-    if place.holds(output) or output.holds(place):
-        raise StoreError(
-            "output.url lies within the source, or the source within it; publish somewhere else"
-        )
-    source = open_source(place, spec.source.array)
-    if spec.source.window is not None:
-        window = spec.source.window
-        source = source.windowed(window.axis, window.start, window.stop)
-    query = build_query(spec.query, spec.privacy_unit, source.shape, spec.composition)
-    check_records(query)
-    _check_window(spec, query, len(source.shape))
-    budget = spec.privacy.budget()
-    estimated = getattr(spec.mechanism, "directions", None)
-    section: MechanismSection = spec.mechanism
-    directions: Component | None = None
-    if isinstance(estimated, EstimatedDirections):
-        directions = directions_component(spec, query, estimated, budget)
-        size = directions.query.answer_shape[0]
-        section = section.model_copy(update={"directions": np.eye(size).tolist()})
-        budget = share_of(budget, 1 - estimated.share)
-    data = make_component("data", spec, query, section, budget, spec.composition)
-    layout = _layout(spec, source, query, data)
-    tiling = _tiling(layout, data)
-    data = dataclasses.replace(data, tiling=tiling)
-    guarantee = (
-        data.guarantee if directions is None else together(spec.privacy.budget(), directions, data)
-    )
-    warnings = data.calibrated.warnings
-    if not guarantee.certified:
-        if not spec.accept_uncertified:
-            raise InvalidMechanism(
-                f"{spec.mechanism.name} is not certified: {guarantee.reason}; choose another"
-                " mechanism,"
-                " or set accept_uncertified: true to release it at its verified price"
-            )
-        warnings = (*warnings, f"released uncertified at the caller's word: {guarantee.reason}")
-    if (
-        isinstance(query, SummedQuery)
-        and query.bias(data.fitted) > data.fitted.recipe.noise.entry_std / 10
-    ):
-        warnings = (
-            *warnings,
-            "rounding so many records before they are summed may move the result by a tenth of"
-            " its noise",
-        )
+    occupied = not resuming and output.occupied()
+    if occupied and (ledger is None or isinstance(output, LocalStorage)):
+        raise _output_exists(spec)
+    source = _open_source(spec, output)
+    query = _build_query(spec, source)
+    directions, data = _components(spec, query)
+    layout = _layout(spec, source, query)
+    data = dataclasses.replace(data, tiling=_tiling(layout, data))
+    guarantee = _guarantee(spec, directions, data)
     check_output(layout, data)
     check_public(spec, source, layout)
     identity = source.identity()
@@ -108,102 +79,173 @@ def make_plan(
         layout=layout,
         fingerprint=fingerprint(spec, identity, data, directions, layout),
         forecast=None,
-        warnings=warnings,
+        warnings=_warnings(guarantee, data),
     )
     check_memory(plan)
     if not resuming:
         check_room(plan)
     if ledger is None:
         return plan
-    record = ledger.entry(plan.fingerprint)
-    begun = record is not None and record.open
-    if taken and (not begun or output.read("zarr.json") is not None):
-        raise _exists(spec)
-    if (
-        record is not None and begun
-    ):  # charged already, and on an object store perhaps some of it is there
-        spent = ledger.spent_epsilon(record.dataset)
-        return dataclasses.replace(plan, forecast=Forecast(record.total, spent, spent))
-    forecast = ledger.forecast(spec.budget.dataset, guarantee.verified, plan.privacy_unit)
-    return dataclasses.replace(plan, forecast=forecast)
+    return dataclasses.replace(plan, forecast=_forecast(plan, ledger, occupied=occupied))
 
 
-def _exists(spec: ReleaseSpec) -> StoreError:
+def _output_exists(spec: ReleaseSpec) -> StoreError:
     return StoreError(
-        f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells"
-        " what it is,"
-        " and another output.url is another release, charged anew"
+        f"output {spec.output.url!r} exists; a release replaces nothing: `dpdask show` tells what"
+        " it is, and another output.url is another release, with its own charge"
     )
 
 
-def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:
-    """Positions shift when a record goes, so a window of records loses one and gains another: no
-    bound of ours covers that.
+def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
+    """Open the source, which must lie apart from the output, and restrict it to its window."""
+    storage = open_storage(spec.source.url, spec.source.options)
+    if storage.holds(output) or output.holds(storage):
+        raise StoreError(
+            "output.url lies within the source, or the source within it; publish somewhere else"
+        )
+    source = open_source(storage, spec.source.array)
+    window = spec.source.window
+    if window is None:
+        return source
+    return source.windowed(window.axis, window.start, window.stop)
+
+
+def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
+    """Build the query, and check that it has an answer on this source."""
+    query = build_query(
+        spec.query, spec.privacy_unit, source.shape, spec.composition, source.dimension_names
+    )
+    check_records(query)
+    _check_window(spec, query)
+    return query
+
+
+def _check_window(spec: ReleaseSpec, query: Query) -> None:
+    """Refuse a window of records whose number is private.
+
+    Positions shift when a record is removed, so the window loses one record and gains another: the
+    sensitivity does not cover that.
     """
-    window, record_axis = spec.source.window, spec.privacy_unit.record_dim
-    private = query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
-    if (
-        window is not None
-        and private
-        and record_axis is not None
-        and record_axis % axes == window.axis
-    ):
+    window = spec.source.window
+    if window is None or query.sensitivity.adjacency is not Adjacency.ADD_REMOVE_ONE:
+        return
+    if query.units_axis == window.axis:
         raise InvalidSensitivity(
-            f"source.window lies along the record axis {window.axis}, where a record that goes"
-            " lets another one in; use"
-            " privacy_unit.adjacency: replace-one, or a window along another axis"
+            f"source.window lies along the record axis {window.axis}, where a record that is"
+            " removed lets another one in; use privacy_unit.adjacency: replace-one, or a window"
+            " along another axis"
         )
 
 
-def _layout(spec: ReleaseSpec, source: SourceArray, query: Query, data: Component) -> Layout:
-    shape = query.answer_shape
-    given = spec.noise.output_dtype
-    keeps = not query.summed
-    dtype = given or ("float32" if keeps and source.working_dtype == np.float32 else "float64")
-    if spec.publish.chunks is not None:
-        chunks = tuple(spec.publish.chunks)
-    elif keeps:
-        chunks = source.chunks
-    else:
-        chunks = _default_chunks(shape, np.dtype(dtype).itemsize, query.symmetric)
-    names = spec.publish.dimension_names
-    if names is None and keeps and source.dimension_names is not None:
-        names = list(source.dimension_names)
-    if (
-        query.symmetric
-        and len(chunks) == 2
-        and (chunks[0] != chunks[1] or len(set(spec.publish.shards or [1])) > 1)
+def _components(spec: ReleaseSpec, query: Query) -> tuple[Component | None, Component]:
+    """Calibrate the noise of the answer and, if its directions are estimated, of the covariance
+    that they come from.
+    """
+    budget = spec.privacy.budget()
+    estimated = getattr(spec.mechanism, "directions", None)
+    if not isinstance(estimated, EstimatedDirections):
+        data = make_component("data", spec, query, spec.mechanism, budget, spec.composition)
+        return None, data
+    directions = directions_component(spec, query, estimated, budget)
+    # The estimated basis is put in at run time; until then the standard basis stands for it.
+    basis = np.eye(directions.query.answer_shape[0]).tolist()
+    section = spec.mechanism.model_copy(update={"directions": basis})
+    remaining = share_of(budget, 1 - estimated.share)
+    data = make_component("data", spec, query, section, remaining, spec.composition)
+    return directions, data
+
+
+def _guarantee(spec: ReleaseSpec, directions: Component | None, data: Component) -> Guarantee:
+    """Return the guarantee of everything that is released, which must be certified or accepted."""
+    guarantee = data.guarantee
+    if directions is not None:
+        guarantee = together(spec.privacy.budget(), directions, data)
+    if not guarantee.certified and not spec.accept_uncertified:
+        raise InvalidMechanism(
+            f"{spec.mechanism.name} is not certified: {guarantee.reason}; choose another"
+            " mechanism, or set accept_uncertified: true to release it at its verified privacy"
+            " cost"
+        )
+    return guarantee
+
+
+def _warnings(guarantee: Guarantee, data: Component) -> tuple[str, ...]:
+    """Return what the curator should know; nothing in it depends on a private number of records."""
+    warnings = data.calibrated.warnings
+    if not guarantee.certified:
+        warnings = (*warnings, f"released uncertified, as declared: {guarantee.reason}")
+    query = data.query
+    if not isinstance(query, SummedQuery) or query.sensitivity.adjacency is (
+        Adjacency.ADD_REMOVE_ONE
     ):
-        raise InvalidSpec(
-            f"publish.chunks: {list(chunks)} of a symmetric result are not square; give two"
-            " equal lengths"
+        return warnings
+    if query.bias(data.fitted) > data.fitted.recipe.noise.entry_std / 10:
+        warnings = (
+            *warnings,
+            "rounding so many records before they are summed may change the result by a tenth of"
+            " its noise",
         )
+    return warnings
+
+
+def _layout(spec: ReleaseSpec, source: SourceArray, query: Query) -> Layout:
+    """Return the form of the released array; the source's, where the query keeps its shape."""
+    keeps_shape = not query.summed
+    single = keeps_shape and source.working_dtype == np.float32
+    dtype = spec.noise.output_dtype or ("float32" if single else "float64")
+    shards = spec.publish.shards
+    chunks = _chunks(spec, source, query, np.dtype(dtype).itemsize)
+    if query.symmetric and len(chunks) == 2:
+        square = chunks[0] == chunks[1] and len(set(shards or [1])) == 1
+        if not square:
+            raise InvalidSpec(
+                f"publish.chunks: {list(chunks)} of a symmetric result are not square; give two"
+                " equal lengths"
+            )
     return Layout(
         name=spec.output.array,
-        shape=shape,
+        shape=query.answer_shape,
         chunks=chunks,
-        shards=None if spec.publish.shards is None else tuple(spec.publish.shards),
+        shards=None if shards is None else tuple(shards),
         dtype=dtype,
         codec=spec.publish.codec,
-        dimension_names=tuple(names or (f"dim_{axis}" for axis in range(len(shape)))),
+        dimension_names=_dimension_names(spec, source, query),
     )
 
 
-def _default_chunks(shape: tuple[int, ...], item: int, square: bool) -> tuple[int, ...]:
-    """Chunks of about 16 MiB: last axes whole, first ones cut."""
-    if square:
-        side = min(shape[0], int(math.sqrt(DEFAULT_CHUNK / item)))
+def _chunks(spec: ReleaseSpec, source: SourceArray, query: Query, itemsize: int) -> Shape:
+    if spec.publish.chunks is not None:
+        return tuple(spec.publish.chunks)
+    if not query.summed:
+        return source.chunks
+    if query.symmetric:
+        side = min(query.answer_shape[0], int(math.sqrt(_DEFAULT_CHUNK_BYTES / itemsize)))
         return side, side
+    return _default_chunks(query.answer_shape, itemsize)
+
+
+def _default_chunks(shape: Shape, itemsize: int) -> Shape:
+    """Return chunks of about 16 MiB: the last axes whole, the first ones divided."""
     chunks = list(shape)
     for axis in range(len(shape)):
-        rest = math.prod(chunks[axis + 1 :]) * item
-        chunks[axis] = max(1, min(shape[axis], DEFAULT_CHUNK // rest))
-        if chunks[axis] > 1 or rest <= DEFAULT_CHUNK:
+        row_bytes = math.prod(chunks[axis + 1 :]) * itemsize
+        chunks[axis] = max(1, min(shape[axis], _DEFAULT_CHUNK_BYTES // row_bytes))
+        if chunks[axis] > 1 or row_bytes <= _DEFAULT_CHUNK_BYTES:
             break
     return tuple(chunks)
 
 
+def _dimension_names(spec: ReleaseSpec, source: SourceArray, query: Query) -> tuple[str, ...]:
+    if spec.publish.dimension_names:
+        return tuple(spec.publish.dimension_names)
+    unnamed = spec.publish.dimension_names is None
+    if unnamed and not query.summed and source.dimension_names:
+        return source.dimension_names
+    return tuple(f"dim_{axis}" for axis in range(len(query.answer_shape)))
+
+
 def _tiling(layout: Layout, data: Component) -> Tiling:
+    """Return how the output is divided: tiles hold the axes whole that the noise mixes."""
     spanned = data.fitted.recipe.spanned
     if data.query.symmetric and spanned:
         spanned = (0, 1)
@@ -213,3 +255,17 @@ def _tiling(layout: Layout, data: Component) -> Tiling:
         spanned=spanned,
         symmetric=data.query.symmetric,
     )
+
+
+def _forecast(plan: ReleasePlan, ledger: Ledger, *, occupied: bool) -> Forecast:
+    """Return what the ledger will say after the release; a release that has begun costs no more."""
+    entry = ledger.entry(plan.fingerprint)
+    begun = entry is not None and entry.open
+    # On an object store, chunks of a release that has begun are at the output already.
+    if occupied and (not begun or plan.output.read("zarr.json") is not None):
+        raise _output_exists(plan.spec)
+    if entry is not None and begun:
+        spent = ledger.spent_epsilon(entry.dataset)
+        return Forecast(entry.total, spent, spent)
+    dataset = plan.spec.budget.dataset
+    return ledger.forecast(dataset, plan.guarantee.verified, plan.privacy_unit)

@@ -39,7 +39,7 @@ def release_rows(state: DatasetState) -> list[Record]:
 def _release(state: DatasetState, key: str, last_step: str) -> Record:
     details = state.details[key]
     return [
-        Row("release", details["name"] or key),
+        Row("release", details["release_id"] or key),
         Row("charged at", details["at"]),
         Row(f"epsilon at {state.total.delta:g}", f"{details['epsilon']:.4g}"),
         Row("output", details["output"] or ""),

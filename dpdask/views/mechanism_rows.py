@@ -13,7 +13,7 @@ def calibration_rows(calibration: Calibration) -> list[Row]:
     """Return one mechanism's noise and guarantee."""
     noise, guarantee = calibration.noise, calibration.guarantee
     claimed, verified = guarantee.claimed, guarantee.verified
-    quantities = calibration.calibration.items()
+    quantities = calibration.quantities.items()
     return [
         Row("noise", f"{noise.to_dict()['name']} on {shape_text(noise.tensor_shape)}"),
         Row("std of an entry", f"{noise.entry_std:.6g}"),
@@ -40,14 +40,14 @@ def comparison_rows(comparison: Comparison) -> list[Record]:
     loss_label = "squared loss" if comparison.weights is None else "weighted squared loss"
     records: list[Record] = []
     for row in comparison.rows:
-        if row.calibrated is None:
+        if row.calibration is None:
             continue
-        guarantee, loss = row.calibrated.guarantee, comparison.loss(row)
+        guarantee, loss = row.calibration.guarantee, comparison.loss(row)
         verified = guarantee.verified
         records.append(
             [
                 Row("mechanism", row.mechanism),
-                Row("std of an entry", f"{row.calibrated.noise.entry_std:.4g}"),
+                Row("std of an entry", f"{row.calibration.noise.entry_std:.4g}"),
                 Row(loss_label, f"{loss:.4g}"),
                 Row("relative", f"{loss / best:.4g}"),
                 Row("claimed by", guarantee.theorem),
@@ -67,11 +67,11 @@ def comparison_notes(comparison: Comparison) -> list[Row]:
     """Return why a mechanism is missing or not certified, and what to know of the others."""
     notes = []
     for row in comparison.rows:
-        if row.calibrated is None:
+        if row.calibration is None:
             notes.append(Row(row.mechanism, f"not shown: {row.unavailable}"))
             continue
-        if not row.calibrated.guarantee.certified:
-            reason = row.calibrated.guarantee.reason
+        if not row.calibration.guarantee.certified:
+            reason = row.calibration.guarantee.reason
             notes.append(Row(row.mechanism, f"not certified: {reason}", Emphasis.BAD))
         if row.note:
             notes.append(Row(row.mechanism, row.note))

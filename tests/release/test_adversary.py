@@ -70,7 +70,7 @@ def test_several_records_of_one_unit_may_add_up_under_a_dense_factor(space: Work
     plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit, mechanism=mechanism)))
     [factor] = plan.data.fitted.recipe.noise.factors  # type: ignore[attr-defined]
     real = float(np.linalg.norm(np.linalg.solve(factor.to_dense(), np.ones(n))))
-    assert real <= plan.data.calibrated.calibration["mu"] * (1 + 1e-9)
+    assert real <= plan.data.calibrated.quantities["mu"] * (1 + 1e-9)
 
 
 def test_rounding_counts_every_record_of_a_unit(space: Workspace) -> None:

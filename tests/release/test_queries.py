@@ -16,7 +16,8 @@ from dpdask.releases.api import release, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
-from dpdask.spec.release import QUERIES, PrivacyUnitSection
+from dpdask.spec.query import QUERIES
+from dpdask.spec.release import PrivacyUnitSection
 from tests.release.conftest import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}

@@ -46,7 +46,7 @@ def p_value_of_honouring(hits: int) -> float:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_published_calibration_is_caught(seed: int) -> None:
     made = rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(DIMENSION,), calibration="paper")
-    hits = nearer_to_the_truth(math.sqrt(made.calibration["sigma_star"]), seed)
+    hits = nearer_to_the_truth(math.sqrt(made.quantities["sigma_star"]), seed)
     assert p_value_of_honouring(hits) < 1e-12
     advantage = 2 * hits / TRIALS - 1
     assert advantage > 0.15
@@ -57,7 +57,7 @@ def test_the_published_calibration_is_caught(seed: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_exact_calibration_is_not(seed: int) -> None:
     made = rank_one(budget=BUDGET, sensitivity=ball(1.0), shape=(DIMENSION,), calibration="exact")
-    hits = nearer_to_the_truth(math.sqrt(made.calibration["sigma_star"]), seed)
+    hits = nearer_to_the_truth(math.sqrt(made.quantities["sigma_star"]), seed)
     assert p_value_of_honouring(hits) > 1e-12
     assert made.guarantee.verified.delta(BUDGET.epsilon) <= BUDGET.delta
 

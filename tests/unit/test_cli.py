@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -45,7 +46,7 @@ def test_calibrate_prints_json_for_programs(tmp_path: Path) -> None:
         "delta_at_epsilon",
     }
     assert facts["guarantee"]["certified"] is True
-    assert math.isclose(facts["calibration"]["bound"], 2.713215110554935e-11, rel_tol=1e-9)
+    assert math.isclose(facts["quantities"]["bound"], 2.713215110554935e-11, rel_tol=1e-9)
 
 
 MECHANISMS: list[dict[str, Any]] = [
@@ -361,6 +362,18 @@ def test_the_commands_start_without_dask_zarr_prefect_or_a_database() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("spec", "release-spec.schema.json"), ("card", "dp-release.schema.json")]
+)
+def test_the_schemas_in_the_docs_are_those_of_the_models(kind: str, file: str) -> None:
+    result = CliRunner().invoke(main, ["schema", kind])
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    jsonschema.Draft202012Validator.check_schema(printed)
+    stored = Path(__file__).parents[2] / "docs" / file
+    assert json.loads(stored.read_text()) == printed, f"run `dpdask schema {kind} > docs/{file}`"
 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "docs" / "examples").glob("*.yaml"))

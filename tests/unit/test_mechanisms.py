@@ -200,8 +200,7 @@ def test_directional_noise_beats_every_neighbouring_diagonal() -> None:
     for _ in range(200):
         tried = scales * np.exp(generator.normal(0, 0.1, 3))
         tried *= (
-            sensitivity.whitened([DiagonalFactor(tried), ScaledIdentity(4)])
-            / made.calibration["mu"]
+            sensitivity.whitened([DiagonalFactor(tried), ScaledIdentity(4)]) / made.quantities["mu"]
         )
         assert float(np.dot(weights, tried**2)) >= best * (1 - 1e-9)
 
@@ -254,7 +253,7 @@ def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> Non
     made = imgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), factors=[factor])
     assert isinstance(made.noise, KroneckerNoise)
     smallest = float(np.linalg.svd(made.noise.factors[0].to_dense(), compute_uv=False)[-1])
-    assert 1 / smallest <= made.calibration["mu"] * (1 + 1e-5)
+    assert 1 / smallest <= made.quantities["mu"] * (1 + 1e-5)
     with pytest.raises(InvalidNoise, match="too far apart"):
         LowRankFactor(1e14, np.array([[0.6], [0.8], [0.0]]), [1.0])
 
@@ -344,7 +343,7 @@ def test_allocations_spend_no_more_than_the_bound() -> None:
         )
         assert isinstance(made.noise, KroneckerNoise)
         spent = math.prod(math.sqrt(factor.power_sum(-4)) for factor in made.noise.factors)
-        assert spent <= made.calibration["bound"] * (1 + 1e-12)
+        assert spent <= made.quantities["bound"] * (1 + 1e-12)
         assert made.guarantee.certified
 
 
@@ -371,9 +370,7 @@ def test_equi_modal_noise_colours_both_modes_alike() -> None:
     )
     assert isinstance(made.noise, KroneckerNoise)
     assert made.noise.factors[0] == made.noise.factors[1]
-    assert math.isclose(
-        made.noise.factors[0].power_sum(-4), made.calibration["bound"], rel_tol=1e-9
-    )
+    assert math.isclose(made.noise.factors[0].power_sum(-4), made.quantities["bound"], rel_tol=1e-9)
 
 
 def test_mgm_weights_minimise_the_weighted_error() -> None:
@@ -385,7 +382,7 @@ def test_mgm_weights_minimise_the_weighted_error() -> None:
         for weights, factor in zip((first, second), made.noise.factors, strict=True)
     )
     assert math.isclose(
-        error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / made.calibration["bound"], rel_tol=1e-9
+        error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / made.quantities["bound"], rel_tol=1e-9
     )
 
 
@@ -424,7 +421,7 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
         analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), steps=Steps(count=t))
         for t in (1, 49)
     )
-    assert math.isclose(many.calibration["sigma"] / one.calibration["sigma"], 7, rel_tol=1e-9)
+    assert math.isclose(many.quantities["sigma"] / one.quantities["sigma"], 7, rel_tol=1e-9)
     assert isinstance(many.guarantee.verified, GaussianProfile)
     assert many.guarantee.certified
 

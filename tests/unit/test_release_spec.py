@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+import zarr
 
-from dpdask.errors import InvalidSpec
+from dpdask import release
+from dpdask.errors import InvalidSensitivity, InvalidSpec
+from dpdask.ledger import Ledger
+from dpdask.planning import make_plan
+from dpdask.privacy import PrivacyBudget
+from dpdask.releases.verify import verify_release
 from dpdask.spec import ReleaseSpec, parse_release_spec
 
 SPEC: dict[str, Any] = {
@@ -49,7 +57,7 @@ def test_what_the_parser_takes_the_schema_of_a_form_takes_too(changes: dict[str,
 def test_sizes_are_read_with_their_units() -> None:
     assert parse_release_spec(SPEC).compute.task_size == 64 * 2**20
     for text in ("much", "12 parsecs", "-3 MB"):
-        with pytest.raises(InvalidSpec, match="no size"):
+        with pytest.raises(InvalidSpec, match="is not a valid size"):
             parse_release_spec({**SPEC, "compute": {"task_size": text}})
 
 
@@ -60,7 +68,7 @@ def test_sizes_are_read_with_their_units() -> None:
         ({"privacy_unit": {"record_dims": 0}}, "did you mean 'record_dim'"),
         ({"publish": {"chunk": [1]}}, "did you mean 'chunks'"),
         ({"mechanism": {"name": "mvg", "axes": 1}}, "did you mean 'axis'"),
-        ({"query": {"name": "sum", "edges": []}}, "query.edges is no key"),
+        ({"query": {"name": "sum", "edges": []}}, "query.edges is not a valid key"),
         ({"budget": {}}, "budget.dataset is missing"),
         ({"privacy": {"epsilon": True, "delta": 1e-5}}, "yes/no value"),
     ],
@@ -126,3 +134,107 @@ def test_what_is_no_secret_may_stand_in_a_spec() -> None:
         "ledger": "postgresql+psycopg://me@host:5432/db?sslmode=require",
     }
     assert parse_release_spec(given).source.options["aws_region"] == "eu-north-1"
+
+
+NAMES = ("day", "person", "feature")
+
+
+def source_with_names(folder: Path, zarr_format: int = 3, names: Any = NAMES) -> dict[str, Any]:
+    """A spec on an array of days, persons and features; each format names dimensions its way."""
+    values = np.random.default_rng(3).uniform(-1, 1, (4, 30, 2))
+    group = zarr.open_group(folder / "source.zarr", mode="w", zarr_format=zarr_format)
+    options = {"dimension_names": names} if zarr_format == 3 else {}
+    array = group.create_array("x", data=values, chunks=(2, 10, 2), **options)
+    if zarr_format == 2 and names is not None:
+        array.attrs["_ARRAY_DIMENSIONS"] = list(names)
+    ledger = f"sqlite:///{folder}/ledger.db"
+    Ledger(ledger).open_dataset("people", PrivacyBudget(epsilon=1e3, delta=0.1))
+    return {
+        **SPEC,
+        "source": {"url": str(folder / "source.zarr"), "array": "x"},
+        "output": {"url": str(folder / "out.zarr")},
+        "budget": {"dataset": "people", "ledger": ledger},
+        "compute": {"threads": 1},
+    }
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_dimension_is_named_as_the_source_names_it(tmp_path: Path, zarr_format: int) -> None:
+    spec = source_with_names(tmp_path, zarr_format)
+    ranges = [[-1, 1], [0, 2]]
+    by_name = {"record_dim": "person", "feature_dim": "feature", "ranges": ranges}
+    by_index = {"record_dim": 1, "feature_dim": -1, "ranges": ranges}
+    queries = [
+        make_plan(parse_release_spec({**spec, "privacy_unit": unit})).data.query
+        for unit in (by_name, by_index)
+    ]
+    assert queries[0] == queries[1]
+    assert queries[0].units_axis == 1
+
+
+def test_a_release_by_the_name_of_a_dimension_is_published_and_verified(tmp_path: Path) -> None:
+    spec = source_with_names(tmp_path)
+    unit = {"record_dim": "person", "l2_clip_norm": 2.0, "adjacency": "add-remove-one"}
+    release({**spec, "query": "sum", "privacy_unit": unit})
+    card = verify_release(
+        str(tmp_path / "out.zarr"), ledger=Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    )
+    assert card.privacy_unit.record_axis == 1
+
+
+def test_estimated_directions_take_the_name_of_the_record_dimension(tmp_path: Path) -> None:
+    spec = source_with_names(tmp_path)
+    values = np.random.default_rng(3).uniform(-1, 1, (30, 4))
+    group = zarr.open_group(tmp_path / "source.zarr", mode="a")
+    group.create_array("table", data=values, dimension_names=("person", "feature"))
+    plan = make_plan(
+        parse_release_spec(
+            {
+                **spec,
+                "source": {"url": str(tmp_path / "source.zarr"), "array": "table"},
+                "privacy_unit": {"record_dim": "person", "l2_clip_norm": 1.0},
+                "mechanism": {
+                    "name": "udn",
+                    "axis": 1,
+                    "weights": [1, 2, 3, 4],
+                    "directions": {"from": "dp-covariance"},
+                },
+            }
+        )
+    )
+    assert plan.directions is not None
+    assert plan.directions.query.units_axis == plan.data.query.units_axis == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "unit", "text"),
+    [
+        (NAMES, {"record_dim": "persons", "ranges": [0, 1]}, "choose one of day, person, feature"),
+        (None, {"record_dim": "person", "ranges": [0, 1]}, "have no names; give an index"),
+        (NAMES, {"record_dim": 1, "feature_dim": "person", "ranges": [0, 1]}, "of the records"),
+        (NAMES, {"record_dim": 1, "feature_dim": "colour", "ranges": [0, 1]}, "choose one of day"),
+        (("a", "b", "b"), {"record_dim": "b", "ranges": [0, 1]}, "names 2 dimensions"),
+        (NAMES, {"record_dim": 3, "ranges": [0, 1]}, "record_dim=3 is not an axis"),
+    ],
+)
+def test_a_dimension_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, names: Any, unit: dict[str, Any], text: str
+) -> None:
+    spec = source_with_names(tmp_path, names=names)
+    with pytest.raises(InvalidSensitivity, match=text):
+        make_plan(parse_release_spec({**spec, "privacy_unit": unit}))
+
+
+@pytest.mark.parametrize("dimension", [True, 1.5, "", [0], {"name": "person"}])
+def test_what_is_not_a_name_or_an_index_is_not_a_dimension(dimension: Any) -> None:
+    with pytest.raises(InvalidSpec, match=r"privacy_unit.record_dim: "):
+        parse_release_spec({**SPEC, "privacy_unit": {"record_dim": dimension, "ranges": [0, 1]}})
+
+
+@pytest.mark.parametrize(("written", "axis"), [(1, 1), (-1, -1), ("1", 1), (2.0, 2), ("x", "x")])
+def test_a_dimension_is_an_index_or_a_name(written: Any, axis: int | str) -> None:
+    unit = {"record_dim": written, "ranges": [0, 1]}
+    parsed = parse_release_spec({**SPEC, "privacy_unit": unit})
+    assert parsed.privacy_unit.record_dim == axis
+    again = ReleaseSpec.model_validate_json(parsed.model_dump_json())
+    assert again == parsed

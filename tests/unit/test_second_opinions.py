@@ -39,7 +39,7 @@ def test_analytic_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) 
     ours = analytic_gaussian(
         budget=PrivacyBudget(epsilon=epsilon, delta=delta), sensitivity=ball(1.0), shape=(5,)
     )
-    assert math.isclose(ours.calibration["sigma"], theirs, rel_tol=1e-4)
+    assert math.isclose(ours.quantities["sigma"], theirs, rel_tol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_sampled_calibration_meets_the_budget_in_dp_accountings_books() -> None:
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     step = dp_accounting.PoissonSampledDpEvent(
-        0.004, dp_accounting.GaussianDpEvent(made.calibration["sigma"])
+        0.004, dp_accounting.GaussianDpEvent(made.quantities["sigma"])
     )
     accountant.compose(dp_accounting.SelfComposedDpEvent(step, 2000))
     assert 1.98 < accountant.get_epsilon(1e-5) < 2.002
@@ -96,10 +96,10 @@ def test_opendps_gaussian_map_agrees_that_our_noise_suffices(epsilon: float, del
     ours = analytic_gaussian(
         budget=PrivacyBudget(epsilon=epsilon, delta=delta), sensitivity=ball(1.0), shape=(5,)
     )
-    sigma = ours.calibration["sigma"]
+    sigma = ours.quantities["sigma"]
     space = vector_domain(atom_domain(T=float, nan=False)), l2_distance(T=float)
     gaussian = make_gaussian(*space, scale=sigma)
     rho = gaussian.map(d_in=1.0)
-    assert math.isclose(rho, ours.calibration["mu"] ** 2 / 2, rel_tol=1e-9)
+    assert math.isclose(rho, ours.quantities["mu"] ** 2 / 2, rel_tol=1e-9)
     theirs, _ = make_fix_delta(make_zCDP_to_approxDP(gaussian), delta=delta).map(d_in=1.0)
     assert epsilon * (1 - 1e-9) <= theirs <= epsilon * 1.25

@@ -34,8 +34,8 @@ def test_analytic_sigma(vector: dict[str, Any]) -> None:
         shape=(3,),
         steps=Steps(count=vector["steps"]),
     )
-    assert close(made.calibration["sigma"], vector["sigma"])
-    assert made.calibration["sigma"] >= vector["sigma"] * (1 - 1e-11)
+    assert close(made.quantities["sigma"], vector["sigma"])
+    assert made.quantities["sigma"] >= vector["sigma"] * (1 - 1e-11)
 
 
 @cases("classic_sigma")
@@ -43,7 +43,7 @@ def test_classic_sigma(vector: dict[str, float]) -> None:
     made = classic_gaussian(
         budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=(3,)
     )
-    assert close(made.calibration["sigma"], vector["sigma"])
+    assert close(made.quantities["sigma"], vector["sigma"])
 
 
 @cases("mvg_general")
@@ -55,7 +55,7 @@ def test_mvg_general_bound(vector: dict[str, Any]) -> None:
         shape=shape,
         gamma=vector["gamma"],
     )
-    assert close(made.calibration["bound"], vector["bound"])
+    assert close(made.quantities["bound"], vector["bound"])
 
 
 @cases("mvg_psd")
@@ -67,14 +67,14 @@ def test_mvg_psd_bound(vector: dict[str, Any]) -> None:
         gamma=vector["gamma"],
         theorem="psd",
     )
-    assert close(made.calibration["bound"], vector["bound"])
+    assert close(made.quantities["bound"], vector["bound"])
 
 
 @cases("mgm")
 def test_mgm_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
     made = mgm(budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=shape)
-    assert close(made.calibration["bound"], vector["bound"])
+    assert close(made.quantities["bound"], vector["bound"])
 
 
 @cases("idn")
@@ -88,7 +88,7 @@ def test_idn_bound(vector: dict[str, Any]) -> None:
         origin=Origin.PUBLIC_RANGE,
     )
     assert close(
-        idn(budget=budget_of(vector), sensitivity=box, shape=shape).calibration["bound"],
+        idn(budget=budget_of(vector), sensitivity=box, shape=shape).quantities["bound"],
         vector["bound"],
     )
 
@@ -101,8 +101,8 @@ def test_rank_one_paper_and_its_true_delta(vector: dict[str, Any]) -> None:
         shape=(vector["dimension"],),
         calibration="paper",
     )
-    assert close(made.calibration["psi"], vector["psi"])
-    assert close(made.calibration["sigma_star"], vector["paper_sigma_star"])
+    assert close(made.quantities["psi"], vector["psi"])
+    assert close(made.quantities["sigma_star"], vector["paper_sigma_star"])
     assert close(made.guarantee.verified.delta(vector["epsilon"]), vector["true_delta_at_epsilon"])
     assert close(made.guarantee.verified.delta(1.0), vector["true_delta_at_1"])
     assert not made.guarantee.certified
@@ -116,7 +116,7 @@ def test_rank_one_exact(vector: dict[str, Any]) -> None:
         "shape": (vector["dimension"],),
     }
     made = rank_one(**asked)
-    assert close(made.calibration["sigma_star"], vector["sigma_star"], 1e-6)
+    assert close(made.quantities["sigma_star"], vector["sigma_star"], 1e-6)
     assert made.guarantee.verified.delta(vector["epsilon"]) <= vector["delta"]
     plain = analytic_gaussian(**asked).noise.expected_squared_loss
     assert close(plain, vector["analytic_gaussian_expected_loss"])

@@ -1,3 +1,1 @@
-"""Published mechanisms that better ones supersede, kept to be compared with and for those who must
-reproduce a paper.
-"""
+"""Published mechanisms that are superseded, kept for comparison and to reproduce the papers."""

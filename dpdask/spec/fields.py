@@ -1,0 +1,116 @@
+"""The types of a spec's fields, and the base of its sections."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+__all__ = [
+    "ByteCount",
+    "Dimension",
+    "Matrix",
+    "Number",
+    "Positive",
+    "Ranges",
+    "Section",
+    "Vector",
+    "Whole",
+]
+
+
+class Section(BaseModel):
+    """A part of a spec: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=True)
+
+
+def _refuse_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("a yes/no value where a number belongs")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_refuse_bool)]
+Whole = Annotated[int, BeforeValidator(_refuse_bool)]
+Positive = Annotated[Whole, Field(ge=1)]
+Vector = list[Number]
+
+
+def _check_rectangular(value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        return value
+    if len({len(row) for row in value}) > 1:
+        raise ValueError("rows of different lengths where a matrix belongs")
+    return value
+
+
+Matrix = Annotated[list[Vector], BeforeValidator(_check_rectangular)]
+
+
+def _as_list_of_ranges(value: object) -> object:
+    """Return a single ``[low, high]`` as a list of one range."""
+    if isinstance(value, list) and value and not any(isinstance(row, list) for row in value):
+        return [value]
+    return value
+
+
+Ranges = Annotated[
+    list[Vector], BeforeValidator(_as_list_of_ranges, json_schema_input_type=list[Vector] | Vector)
+]
+
+
+def _parse_dimension(value: object) -> int | str:
+    """Return the index or the name of a dimension; digits in quotes are an index."""
+    _refuse_bool(value)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value:
+        return int(value) if re.fullmatch(r"\s*[+-]?[0-9]+\s*", value) else value
+    raise ValueError("not a valid dimension; give its name or its index")
+
+
+Dimension = Annotated[
+    int | str,
+    PlainValidator(
+        _parse_dimension, json_schema_input_type=int | Annotated[str, Field(min_length=1)]
+    ),
+]
+"""An axis of the source, by the name of its dimension or by its index."""
+
+
+_BYTES_PER_SUFFIX = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
+
+
+def _parse_byte_count(value: object) -> object:
+    """Return ``64 MiB`` as a number of bytes.
+
+    pydantic's ByteSize reads the same spellings, but also reads ``1,000 MB`` as one byte, because
+    it ignores what follows the first number.
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
+    if match is None or match[2].upper() not in _BYTES_PER_SUFFIX:
+        raise ValueError(
+            f"{value!r} is not a valid size; write a number of bytes, or a size such as 64 MiB"
+        )
+    return int(float(match[1]) * _BYTES_PER_SUFFIX[match[2].upper()])
+
+
+ByteCount = Annotated[
+    Whole, BeforeValidator(_parse_byte_count, json_schema_input_type=int | str), Field(ge=1)
+]

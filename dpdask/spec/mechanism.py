@@ -1,0 +1,183 @@
+"""The ``mechanism`` of a spec: one section class for each mechanism."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from dpdask.spec.fields import Matrix, Number, Section, Vector, Whole
+from dpdask.spec.registry import NamedSection, SectionRegistry
+
+__all__ = [
+    "MECHANISMS",
+    "AnalyticGaussianSection",
+    "ClassicGaussianSection",
+    "DirectionalSection",
+    "EstimatedDirections",
+    "FactorSection",
+    "Factors",
+    "IdnSection",
+    "ImgmSection",
+    "KNormSection",
+    "LowRankSection",
+    "Mechanism",
+    "MechanismSection",
+    "MgmSection",
+    "MvgSection",
+    "RankOneSection",
+    "UdnSection",
+]
+
+
+class MechanismSection(NamedSection):
+    """The base of every section under ``mechanism``."""
+
+
+MECHANISMS = SectionRegistry("mechanism", MechanismSection)
+
+Mechanism = Annotated[MechanismSection, MECHANISMS]
+"""The type of a spec's key ``mechanism``."""
+
+
+class LowRankSection(Section):
+    """A factor with ``scales`` along each row of ``directions`` and ``base`` elsewhere."""
+
+    base: Number
+    directions: Matrix
+    scales: Vector
+
+
+class FactorSection(Section):
+    """The noise factor of one axis: exactly one of these keys."""
+
+    scaled: Number | None = None
+    diagonal: Vector | None = None
+    dense: Matrix | None = None
+    covariance: Matrix | None = None
+    low_rank: LowRankSection | None = None
+
+
+Factors = list[FactorSection | Literal["identity"]]
+
+
+@MECHANISMS.register
+class ClassicGaussianSection(MechanismSection):
+    """``classic-gaussian``: i.i.d. noise by the textbook formula, for epsilon < 1."""
+
+    name: Literal["classic-gaussian"]
+
+
+@MECHANISMS.register
+class AnalyticGaussianSection(MechanismSection):
+    """``analytic-gaussian``: the least i.i.d. Gaussian noise."""
+
+    name: Literal["analytic-gaussian"]
+
+
+@MECHANISMS.register
+class ImgmSection(MechanismSection):
+    """``imgm``: the analytic Gaussian mechanism, with optional noise factors."""
+
+    name: Literal["imgm"]
+    factors: Factors | None = None
+
+
+class EstimatedDirections(Section):
+    """Noise directions from a DP covariance of the records (MVG, Experiment I).
+
+    The covariance is released first and spends ``share`` of the budget.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source: Annotated[Literal["dp-covariance"], Field(alias="from")]
+    share: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+
+
+@MECHANISMS.register
+class MvgSection(MechanismSection):
+    """``mvg``: the matrix-variate Gaussian mechanism.
+
+    Args:
+        theorem: ``general`` (MVG Thm 2), or ``psd`` (Thm 3) for positive semi-definite queries.
+        gamma: A public bound on ||f||; the ranges give one where it is left out.
+        axis: The axis with directional noise.
+        modality: ``unimodal`` (one axis) or ``equi-modal`` (both axes of a square matrix).
+        allocation: How the precision is shared among directions.
+        tau: The share of the chosen directions, for ``binary``.
+        chosen: The indices of the chosen directions, for ``binary``.
+        directions: Orthonormal rows, or where to estimate them from.
+        shares: The share of each direction, for ``given``.
+        eigenvalues: Public eigenvalues of the query's covariance, for ``max-pnr``.
+        floor: The share that is spread evenly first, for ``max-pnr``.
+        factors: Noise factors, instead of an allocation.
+    """
+
+    name: Literal["mvg"]
+    theorem: Literal["general", "psd"] = "general"
+    gamma: Number | None = None
+    axis: Whole = 0
+    modality: Literal["unimodal", "equi-modal"] | None = None
+    allocation: Literal["uniform", "binary", "given", "max-pnr"] = "uniform"
+    tau: Number | None = None
+    chosen: list[Whole] | None = None
+    directions: Matrix | EstimatedDirections | None = None
+    shares: Vector | None = None
+    eigenvalues: Vector | None = None
+    floor: Number = 0.05
+    factors: Factors | None = None
+
+
+@MECHANISMS.register
+class MgmSection(MechanismSection):
+    """``mgm``: Kronecker noise with weights or factors for each axis."""
+
+    name: Literal["mgm"]
+    weights: list[Vector | None] | None = None
+    directions: list[Matrix | None] | None = None
+    factors: Factors | None = None
+
+
+@MECHANISMS.register
+class UdnSection(MechanismSection):
+    """``udn``: directional noise along one axis."""
+
+    name: Literal["udn"]
+    axis: Whole = 0
+    weights: Vector | None = None
+    utility: Matrix | None = None
+    directions: Matrix | EstimatedDirections | None = None
+
+
+@MECHANISMS.register
+class IdnSection(MechanismSection):
+    """``idn``: a diagonal factor along one axis, for entries in a public range."""
+
+    name: Literal["idn"]
+    axis: Whole = 0
+    weights: Vector | None = None
+    utility: Matrix | None = None
+
+
+@MECHANISMS.register
+class DirectionalSection(MechanismSection):
+    """``directional``: the diagonal noise with the least weighted error on a box of ranges."""
+
+    name: Literal["directional"]
+    weights: Vector | None = None
+
+
+@MECHANISMS.register
+class RankOneSection(MechanismSection):
+    """``rank-one``: noise along one random direction."""
+
+    name: Literal["rank-one"]
+    calibration: Literal["exact", "paper"] = "exact"
+
+
+@MECHANISMS.register
+class KNormSection(MechanismSection):
+    """``k-norm``: the l2 K-norm mechanism."""
+
+    name: Literal["k-norm"]
