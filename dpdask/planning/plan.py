@@ -13,14 +13,15 @@ import numpy as np
 from dpdask.ledger import Forecast, PrivacyUnit
 from dpdask.mechanisms import Calibration
 from dpdask.planning.memory import worker_bytes
+from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Guarantee
-from dpdask.queries import Clip, Fitted, Query
+from dpdask.queries import Fitted, Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
-__all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
+__all__ = ["Component", "ReleasePlan"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,18 +157,3 @@ class ReleasePlan:
 def _records(count: int, shape: tuple[int, ...], axis: int) -> str:
     values = math.prod(n for i, n in enumerate(shape) if i != axis)
     return f"one of {count} records along axis {axis}, {values} value{'s' * (values > 1)} each"
-
-
-def needs_norm_pass(component: Component) -> bool:
-    """Whether records reach beyond one tile, so that their norms need a pass of their own."""
-    query = component.query
-    if not isinstance(query.bound, Clip):
-        return False
-    if query.summed:
-        return component.tiling.count > 1
-    extent, shape = component.tiling.extent, query.source_shape
-    return any(
-        e != n
-        for axis, (e, n) in enumerate(zip(extent, shape, strict=True))
-        if axis != query.bound.record_axis
-    )

@@ -12,6 +12,7 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -71,6 +72,7 @@ class Tile:
 class Recipe(abc.ABC):
     """How one tile is released. ``record_axis`` is the axis along which clip factors lie."""
 
+    fused: ClassVar[bool] = False  # whether noise is added in one pass, with no copy of the tile
     noise: Noise
     record_axis: int | None = None
 
@@ -110,6 +112,7 @@ class Recipe(abc.ABC):
 class IidRecipe(Recipe):
     """Independent noise on one grid."""
 
+    fused: ClassVar[bool] = True
     grid: Grid
     clips: bool = False
 

@@ -237,6 +237,7 @@ class SummedQuery(Query):
     """A query whose answer is an integer sum over records, partial sums added in any order."""
 
     summed: ClassVar[bool] = True
+    one_pass: ClassVar[bool] = False  # whether one pass over the records computes all of the answer
     record_axis: int
 
     @property

@@ -35,6 +35,7 @@ class Histogram(SummedQuery):
     """
 
     name: ClassVar[str] = "histogram"
+    one_pass: ClassVar[bool] = True
     edges: tuple[tuple[float, ...], ...]
     columns: tuple[int, ...]
 
