@@ -88,9 +88,9 @@ def _clip_factors(
     """Partial norms over regions, added up per range of records, as futures of clip factors."""
     bound = component.query.bound
     assert isinstance(bound, Clip)
-    grid = component.fitted.recipe.clip_grid or (
-        component.fitted.records and component.fitted.records.grid
-    )
+    grid = component.privatizer.clip_grid
+    if component.exact_sum is not None:
+        grid = component.exact_sum.rule().grid
     axis, found, waiting = bound.record_axis, [], []
     for records in record_batches(plan, component, axis):
         region = tuple(
@@ -144,7 +144,7 @@ def _answers(
                     client,
                     tasks.sum_part,
                     query,
-                    component.fitted,
+                    component.exact_sum,
                     plan.source,
                     box,
                     records,
@@ -200,7 +200,8 @@ def _job(
         layout=plan.layout,
         tiling=component.tiling,
         query=component.query,
-        fitted=component.fitted,
+        privatizer=component.privatizer,
+        exact_sum=component.exact_sum,
         key=key.to_transferable(),
         binding=recipe_digest(plan.fingerprint, component),
         component=component.name,

@@ -7,10 +7,17 @@ import math
 
 from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.privacy import Adjacency
-from dpdask.queries.base import Clip, Query, Ranges
-from dpdask.queries.histogram import Histogram
-from dpdask.queries.identity import Identity, Precomputed
-from dpdask.queries.sums import Covariance, Mean, Sum
+from dpdask.queries import (
+    Clip,
+    Covariance,
+    Histogram,
+    Identity,
+    Mean,
+    Precomputed,
+    Query,
+    Ranges,
+    Sum,
+)
 from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBall, RecordBox, SensitivitySet
 from dpdask.spec import release as s
 from dpdask.spec.calibration import range_pairs

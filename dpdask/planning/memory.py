@@ -52,10 +52,10 @@ def _waiting(plan: ReleasePlan, component: Component) -> int:
     """Clip factors, exact answers, and partial sums of one tile that are not added up yet."""
     query = component.query
     waiting = 0
-    axis = getattr(query.bound, "record_axis", None)
+    axis = None if query.bound is None else query.bound.record_axis
     if axis is not None:
         waiting += 8 * plan.source.shape[axis]
-    if isinstance(query, SummedQuery):
+    if component.exact_sum is not None:
         partial = FAN_IN * plan.threads * math.prod(component.tiling.extent)
-        waiting += 8 * component.fitted.words * (math.prod(query.answer_shape) + partial)
+        waiting += 8 * component.exact_sum.words * (math.prod(query.answer_shape) + partial)
     return waiting

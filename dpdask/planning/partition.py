@@ -95,7 +95,7 @@ def answer_regions(component: Component, query: SummedQuery) -> list[tuple[Index
 def tile_bytes(plan: ReleasePlan, component: Component) -> int:
     """Return the bytes of the input and output of one tile, and of the copies its noise needs."""
     item = np.dtype(plan.layout.dtype).itemsize + plan.source.working_dtype.itemsize
-    fused = component.fitted.recipe.fused and not component.query.summed
+    fused = component.privatizer.fused and not component.query.summed
     return math.prod(component.tiling.extent) * (item if fused else item + 24)
 
 

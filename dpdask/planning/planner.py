@@ -25,7 +25,6 @@ from dpdask.planning.checks import (
 from dpdask.planning.component import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
-from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.calibration import EstimatedDirections, MechanismSection
@@ -69,14 +68,14 @@ def make_plan(
         size = directions.query.answer_shape[0]
         section = section.model_copy(update={"directions": np.eye(size).tolist()})
         budget = share_of(budget, 1 - estimated.share)
-    data = make_component("data", spec, query, section, budget, spec.composition)
-    layout = _layout(spec, source, query, data)
-    tiling = _tiling(layout, data)
-    data = dataclasses.replace(data, tiling=tiling)
+    layout = _layout(spec, source, query)
+    data = make_component(
+        "data", spec, query, section, budget, spec.composition, layout.write_chunk
+    )
     guarantee = (
         data.guarantee if directions is None else together(spec.privacy.budget(), directions, data)
     )
-    warnings = data.calibrated.warnings
+    warnings = data.warnings
     if not guarantee.certified:
         if not spec.accept_uncertified:
             raise InvalidMechanism(
@@ -87,7 +86,8 @@ def make_plan(
         warnings = (*warnings, f"released uncertified at the caller's word: {guarantee.reason}")
     if (
         isinstance(query, SummedQuery)
-        and query.bias(data.fitted) > data.fitted.recipe.noise.entry_std / 10
+        and data.exact_sum is not None
+        and query.bias(data.exact_sum) > data.noise.entry_std / 10
     ):
         warnings = (
             *warnings,
@@ -155,7 +155,7 @@ def _check_window(spec: ReleaseSpec, query: Query, axes: int) -> None:
         )
 
 
-def _layout(spec: ReleaseSpec, source: SourceArray, query: Query, data: Component) -> Layout:
+def _layout(spec: ReleaseSpec, source: SourceArray, query: Query) -> Layout:
     shape = query.answer_shape
     given = spec.noise.output_dtype
     keeps = not query.summed
@@ -201,15 +201,3 @@ def _default_chunks(shape: tuple[int, ...], item: int, square: bool) -> tuple[in
         if chunks[axis] > 1 or rest <= DEFAULT_CHUNK:
             break
     return tuple(chunks)
-
-
-def _tiling(layout: Layout, data: Component) -> Tiling:
-    spanned = data.fitted.recipe.spanned
-    if data.query.symmetric and spanned:
-        spanned = (0, 1)
-    return Tiling(
-        shape=layout.shape,
-        write_chunk=layout.write_chunk,
-        spanned=spanned,
-        symmetric=data.query.symmetric,
-    )
