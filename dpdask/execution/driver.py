@@ -23,10 +23,11 @@ from dpdask.planning import (
     FAN_IN,
     Component,
     ReleasePlan,
+    answer_regions,
     needs_norm_pass,
     recipe_digest,
-    records_at_once,
-    tile_bytes,
+    record_batches,
+    tile_batches,
 )
 from dpdask.planning.tiling import Index
 from dpdask.privacy import Adjacency
@@ -81,25 +82,17 @@ def prepare(
     return prepared
 
 
-def _record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
-    """Ranges of records, whole tiles each, of about the size of a task."""
-    many, count = records_at_once(plan, component, axis), plan.source.shape[axis]
-    return [
-        slice(first, min(first + many, count)) for first in range(0, max(1, count), many)
-    ]  # none: one range of none
-
-
 def _clip_factors(
     client: Any, plan: ReleasePlan, component: Component, on_progress: OnProgress
 ) -> list[tuple[int, int, Any]]:
     """Partial norms over regions, added up per range of records, as futures of clip factors."""
     bound = component.query.bound
     assert isinstance(bound, Clip)
-    grid = component.fitted.recipe.clip_grid or (
-        component.fitted.records and component.fitted.records.grid
-    )
+    grid = component.privatizer.clip_grid
+    if component.exact_sum is not None:
+        grid = component.exact_sum.rule().grid
     axis, found, waiting = bound.record_axis, [], []
-    for records in _record_batches(plan, component, axis):
+    for records in record_batches(plan, component, axis):
         region = tuple(
             records if i == axis else slice(0, n) for i, n in enumerate(plan.source.shape)
         )
@@ -140,13 +133,10 @@ def _answers(
     axis = query.record_axis
     ranges: list[tuple[slice, Any]] = [
         (slice(a, b), future) for a, b, future in prepared.clips
-    ] or [(records, None) for records in _record_batches(plan, component, axis)]
-    whole = tuple(slice(0, n) for n in query.answer_shape)
-    by_tile = query.name != "histogram"  # all bins of a histogram are counted in one go
-    indices = list(component.tiling.indices()) if by_tile else [(0,) * len(whole)]
+    ] or [(records, None) for records in record_batches(plan, component, axis)]
+    regions = answer_regions(component, query)
     answers: dict[Index, Any] = {}
-    for done, index in enumerate(indices, 1):
-        box = component.tiling.box(index) if by_tile else whole
+    for done, (index, box) in enumerate(regions, 1):
         parts: list[Any] = []
         for records, factors in ranges:
             parts.append(
@@ -154,7 +144,7 @@ def _answers(
                     client,
                     tasks.sum_part,
                     query,
-                    component.fitted,
+                    component.exact_sum,
                     plan.source,
                     box,
                     records,
@@ -167,10 +157,12 @@ def _answers(
         answers[index] = _total(client, parts)
         if done % _window(client) == 0:
             _settle(client, [answers[index]])
-            on_progress(Progress("sums", done, len(indices)))
+            on_progress(Progress("sums", done, len(regions)))
     _settle(client, list(answers.values()))
-    on_progress(Progress("sums", len(indices), len(indices)))
-    return answers if by_tile else dict.fromkeys(component.tiling.indices(), answers[indices[0]])
+    on_progress(Progress("sums", len(regions), len(regions)))
+    if query.one_pass:
+        return dict.fromkeys(component.tiling.indices(), answers[regions[0][0]])
+    return answers
 
 
 def _total(client: Any, parts: list[Any]) -> Any:
@@ -208,7 +200,8 @@ def _job(
         layout=plan.layout,
         tiling=component.tiling,
         query=component.query,
-        fitted=component.fitted,
+        privatizer=component.privatizer,
+        exact_sum=component.exact_sum,
         key=key.to_transferable(),
         binding=recipe_digest(plan.fingerprint, component),
         component=component.name,
@@ -250,30 +243,19 @@ def write(
 def _batches(
     client: Any, plan: ReleasePlan, component: Component, prepared: Prepared, missing: list[Index]
 ) -> Iterator[tuple[Any, ...]]:
-    """Tiles in tasks: small ones together, up to the size of a task, but enough tasks for every
-    thread.
-    """
+    """Yield the arguments of tasks that write tiles (see :func:`tile_batches`)."""
     if prepared.answers:
         for index in missing:
             yield [index], 0, None, prepared.answers[index]
         return
-    bound = component.query.bound
-    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(plan, component)))
-    most = max(1, min(most, len(missing) // (4 * _window(client)) or 1))
-    if not prepared.clips:
-        for first in range(0, len(missing), most):
-            yield missing[first : first + most], 0, None, None
-        return
-    assert isinstance(bound, Clip)
     starts = [start for start, _, _ in prepared.clips]
-    grouped: dict[int, list[Index]] = {}
-    for index in missing:
-        record = component.tiling.box(index)[bound.record_axis].start
-        grouped.setdefault(int(np.searchsorted(starts, record, side="right")) - 1, []).append(index)
-    for group, indices in grouped.items():
-        start, _, factors = prepared.clips[group]
-        for first in range(0, len(indices), most):
-            yield indices[first : first + most], start, factors, None
+    threads = _window(client)
+    for batch in tile_batches(plan, component, missing, threads=threads, record_starts=starts):
+        if batch.record_range is None:
+            yield batch.indices, 0, None, None
+        else:
+            start, _, factors = prepared.clips[batch.record_range]
+            yield batch.indices, start, factors, None
 
 
 def verify(

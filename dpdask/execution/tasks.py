@@ -21,10 +21,11 @@ from dpdask.errors import ClusterError, DpdaskError, ReleaseError
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
+from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.chunk_radii import chunk_radii
-from dpdask.privatizers.grid import Grid, clip_factors, no_norms, record_norms
-from dpdask.privatizers.recipes import Tile
-from dpdask.queries import Clip, Fitted, Query, SummedQuery
+from dpdask.privatizers.clipping import clip_factors, no_norms, record_norms
+from dpdask.privatizers.grid import Grid
+from dpdask.queries import Clip, ExactSum, Query, SummedQuery
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
 from dpdask.types import Array
 
@@ -123,7 +124,8 @@ class TileJob:
     layout: Layout
     tiling: Tiling
     query: Query
-    fitted: Fitted
+    privatizer: Privatizer
+    exact_sum: ExactSum | None
     key: TransferableKey
     binding: str
     component: str
@@ -203,7 +205,7 @@ def clip_part(grid: Grid, records: slice, *parts: Opaque) -> Opaque:
 @redact_exceptions
 def sum_part(
     query: SummedQuery,
-    fitted: Fitted,
+    exact_sum: ExactSum,
     source: SourceArray,
     answer_box: Region,
     records: slice,
@@ -212,7 +214,7 @@ def sum_part(
     """A partial sum of an answer."""
     return Opaque(
         query.partial(
-            source, fitted, answer_box, records, None if factors is None else factors.value
+            source, exact_sum, answer_box, records, None if factors is None else factors.value
         )
     )
 
@@ -243,7 +245,7 @@ def write_tiles(
             shrink = _factors(job, box, block, first_record, factors)
         else:
             whole = answer.value
-            block = job.fitted.answer(whole if whole.shape[-len(shape) :] == shape else whole[box])
+            block = _answer(job, whole if whole.shape[-len(shape) :] == shape else whole[box])
             shrink = None
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
@@ -253,6 +255,12 @@ def write_tiles(
             if job.query.symmetric and index[0] != index[1]:
                 _put(job, chunk_index[::-1], np.ascontiguousarray(released[inner].T), written)
     return written
+
+
+def _answer(job: TileJob, total: Array) -> Array:
+    """Return an exact sum as values on the grid of the answer."""
+    assert job.exact_sum is not None
+    return job.exact_sum.answer(total)
 
 
 def _put(job: TileJob, chunk_index: Index, block: Array, written: Written) -> None:
@@ -267,7 +275,7 @@ def _factors(job: TileJob, box: Region, block: Array, first: int, factors: Opaqu
     """The clip factors of a tile's records: from the pass over norms, or from the tile itself where
     it holds them whole.
     """
-    bound, grid = job.query.bound, job.fitted.recipe.clip_grid
+    bound, grid = job.query.bound, job.privatizer.clip_grid
     if not isinstance(bound, Clip) or grid is None:
         return None
     if factors is not None:
@@ -292,7 +300,7 @@ def _released(
     kind = dtype if plain else np.dtype(np.float64)
     out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
     stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=job.component, index=index)
-    job.fitted.recipe.release(
+    job.privatizer.apply(
         Tile(values=block, box=box, stream=stream, factors=factors, radius=radius), out
     )
     if not plain:
@@ -322,7 +330,7 @@ def _symmetrised(
 
 def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
     """The norm of every tile's noise, where all share one direction; the same in every task."""
-    noise = job.fitted.recipe.noise
+    noise = job.privatizer.noise
     if not isinstance(noise, SphericalNoise):
         return {}
     indices = list(np.ndindex(*job.tiling.counts))
@@ -347,7 +355,7 @@ def noisy_answer(job: TileJob, answer: Opaque) -> Array:
     key = job.key.from_transferable()
     index = (0,) * len(job.tiling.shape)
     box = job.tiling.box(index)
-    block = job.fitted.answer(answer.value)
+    block = _answer(job, answer.value)
     released = _released(job, key, index, box, block, None, None)
     return (released + released.T) / 2 if job.query.symmetric else released
 

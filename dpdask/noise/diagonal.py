@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpdask.errors import InvalidNoise
 from dpdask.noise.rounding import gamma
@@ -17,17 +19,20 @@ __all__ = [
     "DiagonalFactor",
     "Factor",
     "Floats",
+    "Product",
     "ScaledIdentity",
     "frozen_array",
     "positive_scales",
 ]
 
+Product: TypeAlias = Callable[[Floats, Floats], Floats]
+"""A matrix product whose sums are taken in a fixed order, with a proved error."""
 
-_UP = 1 + 1e-14
+_UP = 1 + 1e-14  # rounds up what a few operations computed
 
 
-def frozen_array(values: Any) -> Floats:
-    """A copy in doubles that nobody changes."""
+def frozen_array(values: ArrayLike) -> Floats:
+    """Return a read-only copy in doubles."""
     array = np.array(values, dtype=np.float64)
     array.setflags(write=False)
     return array
@@ -70,7 +75,7 @@ class Factor(abc.ABC):
         return gamma(6) / self.smallest * _UP
 
     def looseness(self) -> float:
-        """By how much ``smallest`` may differ between machines, relatively."""
+        """The relative amount by which ``smallest`` may differ between machines."""
         return 0.0
 
     @abc.abstractmethod
@@ -103,6 +108,14 @@ class Factor(abc.ABC):
         """The diagonal of U when U is diagonal (a number when constant), else None."""
         return None
 
+    @abc.abstractmethod
+    def whiten(self, columns: Floats, product: Product) -> Floats:
+        """Return W times the columns of a matrix."""
+
+    @abc.abstractmethod
+    def colour(self, columns: Floats, product: Product) -> Floats:
+        """Return U times the columns of a matrix."""
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Factor) and self.to_dict() == other.to_dict()
 
@@ -119,7 +132,9 @@ class ScaledIdentity(Factor):
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise InvalidNoise(f"size={self.length} is no mode; a factor has at least one row")
+            raise InvalidNoise(
+                f"size={self.length} is not a valid size of a factor; it has at least one row"
+            )
         object.__setattr__(self, "scale", float(self.scale))
         positive_scales("scale", np.array([self.scale]))
 
@@ -153,6 +168,14 @@ class ScaledIdentity(Factor):
         """Another scaled identity."""
         return ScaledIdentity(self.length, self.scale * scale)
 
+    def whiten(self, columns: Floats, product: Product) -> Floats:
+        """Divide by the scale."""
+        return columns / self.scale
+
+    def colour(self, columns: Floats, product: Product) -> Floats:
+        """Multiply by the scale."""
+        return columns * self.scale
+
     def to_dense(self) -> Floats:
         """scale * I."""
         return self.scale * np.eye(self.length)
@@ -174,7 +197,7 @@ class DiagonalFactor(Factor):
         object.__setattr__(self, "scales", frozen_array(self.scales))
         if self.scales.ndim != 1 or not self.scales.size:
             raise InvalidNoise(
-                f"a diagonal of shape {self.scales.shape} is no vector; give one scale per row"
+                f"a diagonal of shape {self.scales.shape} is not a vector; give one scale per row"
             )
         positive_scales("diagonal", self.scales)
 
@@ -207,6 +230,14 @@ class DiagonalFactor(Factor):
     def times(self, scale: float) -> Factor:
         """Another diagonal."""
         return DiagonalFactor(self.scales * scale)
+
+    def whiten(self, columns: Floats, product: Product) -> Floats:
+        """Divide every row by its scale."""
+        return columns / self.scales[:, None]
+
+    def colour(self, columns: Floats, product: Product) -> Floats:
+        """Multiply every row by its scale."""
+        return columns * self.scales[:, None]
 
     def to_dense(self) -> Floats:
         """diag(scales)."""

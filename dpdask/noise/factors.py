@@ -29,6 +29,7 @@ __all__ = [
     "along_directions",
     "check_orthonormal",
     "factor_from_dict",
+    "mixing_axes",
 ]
 
 
@@ -66,3 +67,8 @@ def along_directions(
             f"{directions.shape[1]} directions leave {size - directions.shape[1]} without a scale"
         )
     return LowRankFactor(rest, directions, values)
+
+
+def mixing_axes(factors: Sequence[Factor]) -> tuple[int, ...]:
+    """Return the axes whose factors mix entries."""
+    return tuple(axis for axis, factor in enumerate(factors) if factor.diagonal() is None)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpdask.errors import InvalidNoise
-from dpdask.noise.diagonal import Factor, Floats, frozen_array, positive_scales
+from dpdask.noise.diagonal import Factor, Floats, Product, frozen_array, positive_scales
 from dpdask.noise.rounding import UNIT, dot_error, gamma, spectral_norm
 from dpdask.types import Json
 
@@ -48,7 +48,7 @@ class DenseFactor(Factor):
             )
 
     @classmethod
-    def from_covariance(cls, covariance: Any) -> DenseFactor:
+    def from_covariance(cls, covariance: ArrayLike) -> DenseFactor:
         """The Cholesky factor of a symmetric positive definite covariance."""
         sigma = np.array(covariance, dtype=np.float64)
         if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1]:
@@ -76,8 +76,8 @@ class DenseFactor(Factor):
         """W, the computed inverse, computed once."""
         if "_inverse" not in self.__dict__:
             object.__setattr__(self, "_inverse", frozen_array(np.linalg.inv(self.matrix)))
-        found: Floats = self.__dict__["_inverse"]
-        return found
+        inverse: Floats = self.__dict__["_inverse"]
+        return inverse
 
     @property
     def size(self) -> int:
@@ -121,14 +121,21 @@ class DenseFactor(Factor):
         Every entry of W is rounded once more, which adds at most u ||W||_F <= u sqrt(n) ||W|| to
         its norm.
         """
-        made = object.__new__(DenseFactor)
-        object.__setattr__(made, "matrix", frozen_array(self.matrix * scale))
-        object.__setattr__(made, "_singular", frozen_array(self.singular * scale))
-        object.__setattr__(made, "_inverse", frozen_array(self.inverse() / scale))
-        object.__setattr__(
-            made, "_smallest", self.smallest * scale * (1 - UNIT * (math.sqrt(self.size) + 8))
-        )
-        return made
+        smallest = self.smallest * scale * (1 - UNIT * (math.sqrt(self.size) + 8))
+        scaled = object.__new__(DenseFactor)
+        object.__setattr__(scaled, "matrix", frozen_array(self.matrix * scale))
+        object.__setattr__(scaled, "_singular", frozen_array(self.singular * scale))
+        object.__setattr__(scaled, "_inverse", frozen_array(self.inverse() / scale))
+        object.__setattr__(scaled, "_smallest", smallest)
+        return scaled
+
+    def whiten(self, columns: Floats, product: Product) -> Floats:
+        """Multiply by the computed inverse."""
+        return product(self.inverse(), columns)
+
+    def colour(self, columns: Floats, product: Product) -> Floats:
+        """Multiply by the matrix."""
+        return product(self.matrix, columns)
 
     def to_dense(self) -> Floats:
         """The matrix."""
@@ -185,19 +192,15 @@ class LowRankFactor(Factor):
         positive_scales("base", np.array([self.base]))
         positive_scales("scales", self.scales)
         check_orthonormal(self.directions)
-        if (
-            self._gram()[0] > 1e-14
-        ):  # orthonormal to 1e-9 is what was meant; make it so to working precision
+        if self._gram()[0] > 1e-14:  # orthonormal to 1e-9: make it so to working precision
             object.__setattr__(self, "directions", frozen_array(np.linalg.qr(self.directions)[0]))
-        spread = max(self.base, float(np.max(self.scales))) / min(
-            self.base, float(np.min(self.scales))
-        )
+        least = min(self.base, float(np.min(self.scales)))
+        largest = max(self.base, float(np.max(self.scales)))
+        spread = largest / least
         if 2 * max(self._gram()[0], 1e-15) * spread > 0.01:  # what is whitened could not be undone
             raise InvalidNoise(
-                f"scales from {min(self.base, float(np.min(self.scales))):g} to"
-                f" {max(self.base, float(np.max(self.scales))):g}"
-                " are too far apart for a low-rank factor in floating point; bring them within a"
-                " factor of 1e12"
+                f"scales from {least:g} to {largest:g} are too far apart for a low-rank factor in"
+                " floating point; bring them within a factor of 1e12"
             )
 
     @property
@@ -252,14 +255,14 @@ class LowRankFactor(Factor):
             for first in range(0, size, 4096):
                 block = self.directions[first : first + 4096]
                 gram += block.T @ block
-            found = float(np.linalg.norm(gram, 2))
+            computed = float(np.linalg.norm(gram, 2))
             bound = (
                 float(np.linalg.norm(gram))
                 + 1.01 * gamma(min(size, 4096) + size // 4096 + 2) * rank
             )
-            object.__setattr__(self, "_defects", (self.directions, found, bound))
-        _, found, bound = self.__dict__["_defects"]
-        return found, bound
+            object.__setattr__(self, "_defects", (self.directions, computed, bound))
+        _, computed, bound = self.__dict__["_defects"]
+        return computed, bound
 
     def power_sum(self, power: int) -> float:
         """(size - rank) base^power + sum of scales^power."""
@@ -282,6 +285,22 @@ class LowRankFactor(Factor):
     def times(self, scale: float) -> Factor:
         """Another low-rank factor."""
         return LowRankFactor(self.base * scale, self.directions, self.scales * scale)
+
+    def whiten(self, columns: Floats, product: Product) -> Floats:
+        """Multiply by W."""
+        return self._multiply(columns, product, 1 / self.base, 1 / self.scales)
+
+    def colour(self, columns: Floats, product: Product) -> Floats:
+        """Multiply by U."""
+        return self._multiply(columns, product, self.base, self.scales)
+
+    def _multiply(self, columns: Floats, product: Product, base: float, scales: Floats) -> Floats:
+        """Return base * x + V diag(scales - base) V' x."""
+        seen = product(np.ascontiguousarray(self.directions.T), columns)
+        seen *= (scales - base)[:, None]
+        mixed = product(self.directions, seen)
+        mixed += base * columns
+        return mixed
 
     def to_dense(self) -> Floats:
         """The symmetric matrix."""

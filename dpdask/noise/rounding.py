@@ -1,11 +1,11 @@
-"""How far floating point and grids move two neighbours apart before noise is added: bounds from
-public facts alone.
+"""By how much floating point and grids increase the distance between neighbouring answers.
 
-Whitening multiplies the bounded answer x by a matrix W per mode, in floating point, and rounds
-ratio * W x to integers. With ``||fl(W y) - W y|| <= c ||y||`` and ``||W|| <= t`` for every mode (a
-factor's ``whitening_error`` and 1/``smallest``), and x of norm at most X in the entries that one
-unit can move, the whitened answer is off by at most X (prod(t + c) - prod(t)). Two neighbours move
-apart by at most twice that, and by sqrt(entries)/ratio in the last rounding. Proofs:
+The bounds follow from public values alone. Whitening multiplies the bounded answer x by a matrix W
+per mode, in floating point, and rounds S * W x to integers, S the steps per sigma. With
+``||fl(W y) - W y|| <= c ||y||`` and ``||W|| <= t`` for every mode (a factor's ``whitening_error``
+and 1/``smallest``), and x of norm at most X in the entries that one privacy unit can change, the
+whitened answer is off by at most X (prod(t + c) - prod(t)). The distance between neighbouring
+answers increases by at most twice that, and by sqrt(entries) / S in the last rounding. Proofs:
 docs/exact-noise.md.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -28,24 +28,36 @@ __all__ = [
     "gamma",
     "moved_entries",
     "moved_records",
+    "product_rounding",
     "spectral_norm",
     "whitened_rounding",
 ]
 
-UNIT = 2.0**-53  # half a unit in the last place: the relative error of one operation
+UNIT = 2.0**-53  # unit roundoff: the relative error of one operation
 # terms of a dot product that kernels add plainly; the sums of so many are added with their rounding
 # errors kept
 FOLD = 64
 
 
+class WhiteningFactor(Protocol):
+    """What the bounds need of a noise factor."""
+
+    @property
+    def smallest(self) -> float:
+        """1 / ||W||, rounded down."""
+
+    def whitening_error(self) -> float:
+        """c with ||fl(W y) - W y|| <= c ||y||, rounded up."""
+
+
 def gamma(terms: float) -> float:
-    """n u / (1 - n u): the relative error of n operations, rounded up (Higham 2002, 3.1)."""
+    """Return n u / (1 - n u): the relative error of n operations, rounded up (Higham 2002, 3.1)."""
     spent = terms * UNIT
     return spent / (1 - spent) * (1 + 4 * UNIT) if spent < 0.5 else math.inf
 
 
 def dot_error(terms: int) -> float:
-    """The error of a dot product as kernels compute it, relative to the sum of absolute products.
+    """Return the error of a dot product in our kernels, relative to the sum of absolute products.
 
     Chains of at most 64 fused multiply-adds (gamma_64), added up with their rounding errors kept: u
     + gamma_m^2 for m of them (Ogita, Rump & Oishi 2005, Prop. 4.5).
@@ -54,8 +66,7 @@ def dot_error(terms: int) -> float:
 
 
 def spectral_norm(matrix: Floats) -> float:
-    """An upper bound on ||A||_2 that is proved by a Cholesky factorisation, not taken from an
-    eigenvalue solver.
+    """Return an upper bound on ||A||_2, proved by a Cholesky factorisation, not by a solver.
 
     If c I - fl(A'A) has a computed Cholesky factor, its least eigenvalue is above -2 gamma_(n+2) n
     c (Rump 2006); fl(A'A) is off by at most gamma_n ||A||_F^2. So ||A||^2 <= c (1 + 2 gamma_(n+2)
@@ -84,22 +95,23 @@ def spectral_norm(matrix: Floats) -> float:
     return math.sqrt(bound + slack) * scale * (1 + 8 * UNIT)
 
 
-def float_share(factors: Sequence[Any]) -> float:
-    """prod(t + c) / prod(t) - 1: the error of whitening by all modes, relative to prod(t) and the
-    norm of the answer.
-    """
-    return (
-        math.expm1(
-            math.fsum(math.log1p(factor.whitening_error() * factor.smallest) for factor in factors)
-        )
-        * 1.01
-    )
+def float_share(factors: Sequence[WhiteningFactor]) -> float:
+    """Return prod(t + c) / prod(t) - 1: the relative error of whitening by all modes."""
+    logs = [math.log1p(factor.whitening_error() * factor.smallest) for factor in factors]
+    return math.expm1(math.fsum(logs)) * 1.01
 
 
 def moved_entries(
     sizes: Sequence[int], mixing: Sequence[int], record_axis: int | None, contributions: int
 ) -> int:
-    """How many whitened entries one unit can move: its records, and what factors mix in."""
+    """Return how many whitened entries one privacy unit can change: its records, mixed with others.
+
+    Args:
+        sizes: The shape of the answer.
+        mixing: The axes whose factors mix entries.
+        record_axis: The axis along which records lie; None where all entries can change.
+        contributions: How many records one privacy unit has at most.
+    """
     return math.prod(
         min(contributions, size) if axis == record_axis and axis not in mixing else size
         for axis, size in enumerate(sizes)
@@ -109,22 +121,50 @@ def moved_entries(
 def moved_records(
     sizes: Sequence[int], mixing: Sequence[int], record_axis: int | None, contributions: int
 ) -> int:
-    """How many records those entries belong to."""
+    """Return how many records the entries of :func:`moved_entries` belong to."""
     if record_axis is None:
         return 1
     return sizes[record_axis] if record_axis in mixing else min(contributions, sizes[record_axis])
 
 
 def whitened_rounding(
-    factors: Sequence[Any], *, ratio: float, moved: int, norm: float, parted: float = 0.0
+    factors: Sequence[WhiteningFactor],
+    *,
+    steps_per_sigma: float,
+    moved: int,
+    norm: float,
+    prior_rounding: float = 0.0,
 ) -> tuple[float, float]:
-    """By how much two neighbours move apart on their way to integers, in standard deviations; and
-    the floating-point part.
+    """Return by how much rounding increases the distance between neighbouring whitened answers.
 
-    ``moved`` whitened entries can differ, ``norm`` bounds the answer in them, ``parted`` is by how
-    much an earlier rounding of the answer moved the two apart.
+    Args:
+        factors: The factors of the noise.
+        steps_per_sigma: The steps of the whitened grid per standard deviation.
+        moved: How many whitened entries one privacy unit can change.
+        norm: A bound on the norm of the answer in these entries.
+        prior_rounding: The l2 distance that an earlier rounding of the answer added.
+
+    Returns:
+        The increase in standard deviations, rounded up, and the part of it that is due to floating
+        point.
     """
     stretch = math.prod(1 / factor.smallest for factor in factors) * (1 + 1e-14)
     floating = 2 * norm * stretch * float_share(factors)
-    coarse = math.sqrt(moved) / ratio
-    return (max(2 * coarse, coarse + floating) + parted * stretch) * (1 + 1e-14), floating
+    coarse = math.sqrt(moved) / steps_per_sigma
+    increase = max(2 * coarse, coarse + floating) + prior_rounding * stretch
+    return increase * (1 + 1e-14), floating
+
+
+def product_rounding(*, step: float, entries: int, most: float) -> float:
+    """Return by how much rounding entries times 1/step increases the l2 distance of neighbours.
+
+    One step, and twice three roundings of the product, in every entry that differs; at least
+    sqrt(2) steps are charged.
+
+    Args:
+        step: The step of the grid.
+        entries: How many entries can differ.
+        most: The largest absolute value of an entry, in steps.
+    """
+    per_entry = max(math.sqrt(2), 1 + 2 * gamma(3) * float(most))
+    return math.sqrt(entries) * step * per_entry

@@ -3,21 +3,32 @@
 from dpdask.planning.checks import check_no_placeholders
 from dpdask.planning.component import component_with_directions
 from dpdask.planning.fingerprint import recipe_digest, software_versions, spec_digest
-from dpdask.planning.memory import FAN_IN, records_at_once, tile_bytes
-from dpdask.planning.plan import Component, ReleasePlan, needs_norm_pass
+from dpdask.planning.partition import (
+    FAN_IN,
+    answer_regions,
+    needs_norm_pass,
+    record_batches,
+    records_at_once,
+    tile_batches,
+    tile_bytes,
+)
+from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.planning.planner import make_plan
 
 __all__ = [
     "FAN_IN",
     "Component",
     "ReleasePlan",
+    "answer_regions",
     "check_no_placeholders",
     "component_with_directions",
     "make_plan",
     "needs_norm_pass",
     "recipe_digest",
+    "record_batches",
     "records_at_once",
     "software_versions",
     "spec_digest",
+    "tile_batches",
     "tile_bytes",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 
@@ -12,7 +11,6 @@ from dpdask.errors import InvalidSpec, StoreError
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
-from dpdask.privatizers.recipes import IidRecipe, SphericalRecipe
 from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import CARD_ARRAYS, Layout, SourceArray
@@ -123,15 +121,14 @@ def check_output(layout: Layout, data: Component) -> None:
     """The output's type holds every value that the noise can make."""
     dtype = np.dtype(layout.dtype)
     if dtype.kind == "f":
-        spread = data.query.released_std(data.fitted.recipe.noise)
+        spread = data.query.released_std(data.noise)
         if dtype == np.float32 and not 1e-30 < spread < 1e30:
             raise InvalidSpec(
                 f"noise of {spread:.3g} per entry is out of reach of float32; set"
                 " noise.output_dtype: float64"
             )
         return
-    recipe = data.fitted.recipe
-    if recipe.step is None:
+    if data.privatizer.step is None:
         raise InvalidSpec(
             f"noise.output_dtype: {dtype} needs one grid for all entries, which this noise has"
             " not; use float64"
@@ -141,12 +138,7 @@ def check_output(layout: Layout, data: Component) -> None:
             f"noise.output_dtype: {dtype} cannot hold the halves of a symmetrised result; use"
             " float64"
         )
-    limit: float = 0
-    if isinstance(recipe, IidRecipe):
-        limit = recipe.grid.limit
-    elif isinstance(recipe, SphericalRecipe):
-        spread = math.sqrt(recipe.noise.entries) * 64 * recipe.noise.entry_std
-        limit = (max(abs(recipe.low), abs(recipe.high)) + spread) / recipe.rounding
+    limit = data.privatizer.largest_output
     if limit > np.iinfo(dtype).max:
         raise InvalidSpec(
             f"noise.output_dtype: {dtype} cannot hold {limit:.3g} grid steps; use int64, float64"

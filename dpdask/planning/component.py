@@ -1,6 +1,4 @@
-"""One noisy answer of a release: calibrated, fitted to the grid, with the guarantee of what is
-really added.
-"""
+"""One noisy answer of a release: calibrated, on its grid, with the guarantee of what is added."""
 
 from __future__ import annotations
 
@@ -13,14 +11,16 @@ from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.planning.build_query import build_query
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.planning.tiling import Tiling
-from dpdask.planning.verified import Answer, verified_step
-from dpdask.privacy import Guarantee, PrivacyBudget, PrivacyProfile
-from dpdask.privatizers.recipes import NOTHING
+from dpdask.planning.verified import recorded_answer, verified_step
+from dpdask.privacy import Guarantee, PrivacyBudget
+from dpdask.privatizers.base import Discretized
+from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
 from dpdask.queries import Clip, Query
 from dpdask.spec import CompositionSection, MechanismSection
 from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
 from dpdask.spec.query import CovarianceSection
 from dpdask.spec.release import ReleaseSpec, StackSection
+from dpdask.types import Shape
 
 __all__ = [
     "component_with_directions",
@@ -38,9 +38,18 @@ def make_component(
     section: MechanismSection,
     budget: PrivacyBudget,
     composition: CompositionSection,
+    write_chunk: Shape,
 ) -> Component:
-    """Calibrate a mechanism to a query and fit its noise; the guarantee is that of what is really
-    added.
+    """Return a query with its noise on a grid, and the guarantee of what is really added.
+
+    Args:
+        name: The name of the component, part of what its noise is drawn for.
+        spec: The release, for the user's choice of a grid.
+        query: The question.
+        section: The mechanism.
+        budget: What the component may cost.
+        composition: How many steps the answer holds, and who takes part in each.
+        write_chunk: The chunk in which the answer is written.
     """
     steps = composition.steps
     shape = query.answer_shape if steps == 1 else query.answer_shape[1:] or (1,)
@@ -58,35 +67,59 @@ def make_component(
         if not isinstance(noise, IidNoise):
             raise InvalidMechanism("a stack of steps takes i.i.d. noise; use analytic-gaussian")
         noise = IidNoise(query.answer_shape, noise.sigma)
-    fitted = query.fit(noise, mu=calibrated.quantities.get("mu"), asked=spec.noise.steps_per_sigma)
-    guarantee = calibrated.guarantee
-    step = verified_step(Answer.of(query, fitted, steps))
-    if isinstance(step, GaussianProfile) and step.mu > calibrated.quantities["mu"] * NOTHING:
-        verified = composed.compose(step, query.sensitivity.adjacency)
-        guarantee = dataclasses.replace(guarantee, verified=verified)
-    return Component(
+    mu = calibrated.quantities.get("mu")
+    discretized, exact_sum = query.discretize(
+        noise, mu=mu, steps_per_sigma=spec.noise.steps_per_sigma
+    )
+    component = Component(
         name=name,
         query=query,
-        calibrated=calibrated,
-        fitted=fitted,
-        guarantee=guarantee,
-        tiling=Tiling(
-            shape=query.answer_shape, write_chunk=query.answer_shape, symmetric=query.symmetric
-        ),
+        discretized=discretized,
+        exact_sum=exact_sum,
+        guarantee=calibrated.guarantee,
+        tiling=_tiling(query, discretized, write_chunk),
+        mu=mu,
+        warnings=calibrated.warnings,
+    )
+    step = verified_step(recorded_answer(component, steps))
+    if isinstance(step, GaussianProfile) and step.mu > known_mu(mu) * MU_TOLERANCE:
+        verified = composed.compose(step, query.sensitivity.adjacency)
+        guarantee = dataclasses.replace(calibrated.guarantee, verified=verified)
+        return dataclasses.replace(component, guarantee=guarantee)
+    return component
+
+
+def _tiling(query: Query, discretized: Discretized, write_chunk: Shape) -> Tiling:
+    """Return the tiles of an answer: write chunks, whole along the axes that the noise mixes."""
+    spanned = discretized.privatizer.spanned
+    if query.symmetric and spanned:
+        spanned = (0, 1)
+    return Tiling(
+        shape=query.answer_shape,
+        write_chunk=write_chunk,
+        spanned=spanned,
+        symmetric=query.symmetric,
     )
 
 
 def share_of(budget: PrivacyBudget, share: float) -> PrivacyBudget:
-    """A part of a budget."""
+    """Return a part of a budget."""
     return PrivacyBudget(epsilon=budget.epsilon * share, delta=budget.delta * share)
 
 
 def directions_component(
     spec: ReleaseSpec, query: Query, estimated: EstimatedDirections, budget: PrivacyBudget
 ) -> Component:
-    """The DP covariance whose eigenvectors become the noise directions of the feature axis."""
+    """Return the DP covariance whose eigenvectors become the noise directions of the features.
+
+    Args:
+        spec: The release.
+        query: The question of the release, which must be the tensor itself.
+        estimated: Which share of the budget directions may cost.
+        budget: The budget of the release.
+    """
     bound = query.bound
-    if query.name != "identity" or not isinstance(bound, Clip) or len(query.source_shape) != 2:
+    if query.summed or not isinstance(bound, Clip) or len(query.source_shape) != 2:
         raise InvalidMechanism(
             "directions from dp-covariance need query: identity on a matrix of l2-clipped"
             " records; give public directions"
@@ -107,47 +140,52 @@ def directions_component(
         AnalyticGaussianSection(name="analytic-gaussian"),
         share_of(budget, estimated.share),
         CompositionSection(),
+        covariance.answer_shape,
     )
 
 
 def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) -> Component:
-    """The data component with its noise turned to ``directions``; rounding never makes it weaker
-    than planned.
+    """Return the data component with its noise turned to ``directions``.
+
+    Guarantee: the noise grows until rounding makes it no weaker than planned.
     """
     estimated = getattr(plan.spec.mechanism, "directions", None)
     assert isinstance(estimated, EstimatedDirections)
     section = plan.spec.mechanism.model_copy(update={"directions": directions})
-    budget = share_of(plan.spec.privacy.budget(), 1 - estimated.share)
-    query = plan.data.query
+    query, planned = plan.data.query, known_mu(plan.data.mu)
     calibrated = calibrate_mechanism(
         section,
-        budget=budget,
+        budget=share_of(plan.spec.privacy.budget(), 1 - estimated.share),
         sensitivity=query.sensitivity,
         shape=query.answer_shape,
         steps=steps_of(plan.spec.composition, query.max_contributions),
         norm_bound=query.norm_bound,
     )
-    planned = plan.data.calibrated.quantities["mu"]
     assert isinstance(calibrated.noise, KroneckerNoise)
     first, *others = calibrated.noise.factors
     growth = max(1.0, calibrated.quantities["mu"] / planned) * (1 + 1e-12)
-    charged = max(planned, _mu(verified_step(Answer.of(query, plan.data.fitted))))
+    charged = max(planned, _verified_mu(plan.data))
     while True:
         noise = KroneckerNoise((first.times(growth), *others))
-        fitted = query.fit(noise, mu=planned, asked=plan.spec.noise.steps_per_sigma)
-        real = _mu(verified_step(Answer.of(query, fitted)))
-        if real <= charged * NOTHING:
-            return dataclasses.replace(plan.data, calibrated=calibrated, fitted=fitted)
+        discretized, _ = query.discretize(
+            noise, mu=planned, steps_per_sigma=plan.spec.noise.steps_per_sigma
+        )
+        component = dataclasses.replace(plan.data, discretized=discretized)
+        real = _verified_mu(component)
+        if real <= charged * MU_TOLERANCE:
+            return component
         growth *= real / charged * (1 + 1e-12)
 
 
-def _mu(profile: PrivacyProfile) -> float:
+def _verified_mu(component: Component) -> float:
+    """Return the mu of a Gaussian component, rounding included."""
+    profile = verified_step(recorded_answer(component))
     assert isinstance(profile, GaussianProfile)
     return profile.mu
 
 
 def together(budget: PrivacyBudget, directions: Component, data: Component) -> Guarantee:
-    """The guarantee of directions and data, released one after the other."""
+    """Return the guarantee of directions and data, released one after the other."""
     verified = compose([(directions.guarantee.verified, 1), (data.guarantee.verified, 1)])
     theorem = (
         f"{directions.guarantee.theorem} for the directions, then"

@@ -1,4 +1,4 @@
-"""What a release is known by in the ledger, and the software that computes it."""
+"""The fingerprint of a release in the ledger, and the software that computes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from typing import Any
 
 from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
 from dpdask.planning.plan import Component
@@ -20,12 +19,20 @@ __all__ = ["fingerprint", "recipe_digest", "software_versions", "spec_digest"]
 def fingerprint(
     spec: ReleaseSpec, identity: str, data: Component, directions: Component | None, layout: Layout
 ) -> str:
-    """What makes a release this one and no other: source, spec, grid, sampler and library, but not
-    where it is computed.
+    """Return what tells a release from all others: source, spec, grid, sampler and library.
+
+    Where it is computed is not part of it. The fingerprint is secret: it is never published.
+
+    Args:
+        spec: The release as it was asked for.
+        identity: The identity of the source.
+        data: The data component.
+        directions: The component that noise directions come from, if any.
+        layout: The layout of the output.
     """
-    facts: Json = {
+    payload: Json = {
         "source": identity,
-        "spec": _asked(spec),
+        "spec": _spec_to_dict(spec),
         "layout": [
             layout.name,
             layout.shape,
@@ -35,44 +42,37 @@ def fingerprint(
             layout.codec,
             layout.dimension_names,
         ],
-        "grid": data.fitted.recipe.to_dict() | data.fitted.records_to_dict(),
-        "noise": _digest(data.fitted.recipe.noise.to_dict()),
+        "grid": data.grid_to_dict(),
+        "noise": _digest(data.noise.to_dict()),
         **_applied(data),
-        "directions": None if directions is None else directions.fitted.recipe.to_dict(),
+        "directions": None if directions is None else directions.privatizer.to_dict(),
         "dpdask": importlib.metadata.version("dpdask"),
     }
-    if isinstance(
-        data.fitted.recipe.noise, SphericalNoise
-    ):  # radii and stretches are floating point
-        facts["scipy"] = importlib.metadata.version("scipy")
-    return _digest(facts)
+    if isinstance(data.noise, SphericalNoise):  # radii and stretches are floating point
+        payload["scipy"] = importlib.metadata.version("scipy")
+    return _digest(payload)
 
 
-def recipe_digest(release: str, component: Component) -> str:
-    """What a component's noise is drawn for: the release, and the noise and grid that are really
-    used.
+def recipe_digest(fingerprint: str, component: Component) -> str:
+    """Return what a component's noise is drawn for: the release, its real noise and its grid.
 
-    Directions that were found on the way are part of it. So the same integers are never added along
-    other axes or on another grid, whatever a resumed run was made to believe: another recipe draws
-    other noise.
+    Guarantee: the same integers are never added along other axes or on another grid, whatever a
+    resumed run reads: another noise or grid draws other integers. Directions that a release
+    estimates are part of it.
     """
-    fitted = component.fitted
-    grid = fitted.recipe.to_dict() | fitted.records_to_dict()
     return _digest(
         {
-            "release": release,
-            "noise": _digest(fitted.recipe.noise.to_dict()),
-            "grid": grid,
+            "release": fingerprint,
+            "noise": _digest(component.noise.to_dict()),
+            "grid": component.grid_to_dict(),
             **_applied(component),
         }
     )
 
 
 def _applied(component: Component) -> Json:
-    """The computed inverses of dense factors, whose last bits differ between processors and
-    libraries.
-    """
-    noise = component.fitted.recipe.noise
+    """Return the inverses of dense factors, whose last bits differ between machines."""
+    noise = component.noise
     factors = noise.factors if isinstance(noise, KroneckerNoise) else ()
     dense = [
         hashlib.sha256(factor.inverse().tobytes()).hexdigest()
@@ -83,26 +83,25 @@ def _applied(component: Component) -> Json:
 
 
 def spec_digest(spec: ReleaseSpec) -> str:
-    """What tells one spec from another, wherever it is computed, and whatever options later
-    versions add.
-    """
-    return _digest(_asked(spec, exclude_defaults=True))
+    """Return what tells one spec from another, whatever options later versions add."""
+    return _digest(_spec_to_dict(spec, exclude_defaults=True))
 
 
-def _asked(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
-    elsewhere: Any = {"compute": True, "source": {"options"}, "output": {"options"}}
-    asked = spec.model_dump(
+def _spec_to_dict(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
+    """Return a spec without what says only where it is computed or stored."""
+    elsewhere: Json = {"compute": True, "source": {"options"}, "output": {"options"}}
+    document = spec.model_dump(
         mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults
     )
-    return {**asked, "budget": spec.budget.dataset}
+    return {**document, "budget": spec.budget.dataset}
 
 
-def _digest(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+def _digest(payload: Json) -> str:
+    return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
 
 def software_versions() -> dict[str, str]:
-    """The versions of what computes a release."""
+    """Return the versions of what computes a release."""
     names = ("dpdask", "numpy", "scipy", "numba", "zarr", "dask", "distributed", "cryptography")
     return {
         "python": platform.python_version(),

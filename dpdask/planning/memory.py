@@ -7,20 +7,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dpdask.privatizers.recipes import IidRecipe
+from dpdask.planning.partition import FAN_IN, records_at_once, tile_bytes
 from dpdask.queries import SummedQuery
 
 if TYPE_CHECKING:
     from dpdask.planning.plan import Component, ReleasePlan
 
-__all__ = ["FAN_IN", "records_at_once", "tile_bytes", "worker_bytes"]
+__all__ = ["worker_bytes"]
 
-FAN_IN = 8  # so many partial sums are added by one task
-_BASE = (
-    380 * 10**6
-)  # the interpreter, libraries, compiled kernels, and a driver in the same process
+# the interpreter, libraries, compiled kernels, and a driver in the same process
+_BASE = 380 * 10**6
 
 
 def worker_bytes(plan: ReleasePlan) -> int:
@@ -28,26 +24,6 @@ def worker_bytes(plan: ReleasePlan) -> int:
     components = [plan.data] if plan.directions is None else [plan.directions, plan.data]
     return _BASE + max(
         _waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components
-    )
-
-
-def tile_bytes(plan: ReleasePlan, component: Component) -> int:
-    """The input and output of one tile, and the copies that its recipe makes."""
-    item = np.dtype(plan.layout.dtype).itemsize + plan.source.working_dtype.itemsize
-    fused = isinstance(component.fitted.recipe, IidRecipe) and not component.query.summed
-    return math.prod(component.tiling.extent) * (item if fused else item + 24)
-
-
-def records_at_once(plan: ReleasePlan, component: Component, axis: int) -> int:
-    """How many records one task bounds or sums: whole chunks or tiles, about a task's size."""
-    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
-    return max(1, plan.spec.compute.task_size // max(1, _record_bytes(plan, axis) * step)) * step
-
-
-def _record_bytes(plan: ReleasePlan, axis: int) -> int:
-    return (
-        math.prod(n for i, n in enumerate(plan.source.shape) if i != axis)
-        * np.dtype(plan.source.dtype).itemsize
     )
 
 
@@ -76,10 +52,10 @@ def _waiting(plan: ReleasePlan, component: Component) -> int:
     """Clip factors, exact answers, and partial sums of one tile that are not added up yet."""
     query = component.query
     waiting = 0
-    axis = getattr(query.bound, "record_axis", None)
+    axis = None if query.bound is None else query.bound.record_axis
     if axis is not None:
         waiting += 8 * plan.source.shape[axis]
-    if isinstance(query, SummedQuery):
+    if component.exact_sum is not None:
         partial = FAN_IN * plan.threads * math.prod(component.tiling.extent)
-        waiting += 8 * component.fitted.words * (math.prod(query.answer_shape) + partial)
+        waiting += 8 * component.exact_sum.words * (math.prod(query.answer_shape) + partial)
     return waiting

@@ -11,30 +11,58 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdask.ledger import Forecast, PrivacyUnit
-from dpdask.mechanisms import Calibration
+from dpdask.noise import Noise
 from dpdask.planning.memory import worker_bytes
+from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Guarantee
-from dpdask.queries import Clip, Fitted, Query
+from dpdask.privatizers.base import Discretized, Privatizer
+from dpdask.queries import ExactSum, Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
-__all__ = ["Component", "ReleasePlan", "needs_norm_pass"]
+__all__ = ["Component", "ReleasePlan"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One noisy answer of a release: the data itself, or the covariance that its noise directions
-    come from.
+    """One noisy answer of a release: the data, or the covariance that noise directions come from.
+
+    Args:
+        name: Its name, part of what its noise is drawn for.
+        query: The question.
+        discretized: The noise that is really added, on its grid.
+        exact_sum: How the answer is summed over records; None where it is not a sum.
+        guarantee: The guarantee of that noise.
+        tiling: The tiles of the answer.
+        mu: The mu that Gaussian noise was calibrated to; None for other noise.
+        warnings: What the mechanism warns of.
     """
 
     name: str
     query: Query
-    calibrated: Calibration
-    fitted: Fitted
+    discretized: Discretized
+    exact_sum: ExactSum | None
     guarantee: Guarantee
     tiling: Tiling
+    mu: float | None
+    warnings: tuple[str, ...]
+
+    @property
+    def privatizer(self) -> Privatizer:
+        """How noise is added to a tile."""
+        return self.discretized.privatizer
+
+    @property
+    def noise(self) -> Noise:
+        """The noise that is really added."""
+        return self.discretized.noise
+
+    def grid_to_dict(self) -> Json:
+        """Return the grid of the noise, and that of the records, as the card records them."""
+        sums = {} if self.exact_sum is None else self.exact_sum.to_dict()
+        return self.privatizer.to_dict() | sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,21 +116,21 @@ class ReleasePlan:
     @property
     def entry_std(self) -> float:
         """The root mean square of the noise of one released entry."""
-        return self.data.query.released_std(self.data.fitted.recipe.noise)
+        return self.data.query.released_std(self.data.noise)
 
     @property
     def scale_factor(self) -> float | None:
         """What a packed integer stands for, None for float output."""
         if np.dtype(self.layout.dtype).kind == "f":
             return None
-        step = self.data.fitted.recipe.step
+        step = self.data.privatizer.step
         return None if step is None else step / self.data.query.divisor
 
     def _protects(self) -> str:
         """Whom the release protects, in words that show a wrong axis."""
         query = self.data.query
         axis = query.units_axis
-        whom = "what the caller declares" if query.name == "precomputed" else "the whole tensor"
+        whom = "what the caller declares" if query.bound is None else "the whole tensor"
         if axis is not None:
             whom = _records(query.source_shape[axis], query.source_shape, axis)
         return f"{whom} ({query.sensitivity.adjacency}, at most {query.max_contributions} per unit)"
@@ -125,14 +153,14 @@ class ReleasePlan:
             },
             "query": self.data.query.to_dict(),
             "protects": self._protects(),
-            "bound": self.data.query.bound_to_dict(self.data.fitted),
+            "bound": self.data.query.bound_to_dict(self.data.discretized),
             "sensitivity": self.data.query.sensitivity.radius / self.data.query.divisor,
             "guarantee": guarantee,
             "expected_error": {
                 "entry_std": self.entry_std,
-                "noise": type(self.data.fitted.recipe.noise).__name__,
+                "noise": type(self.data.noise).__name__,
             },
-            "grid": self.data.fitted.recipe.to_dict(),
+            "grid": self.data.privatizer.to_dict(),
             "ledger": None
             if self.forecast is None
             else {
@@ -156,18 +184,3 @@ class ReleasePlan:
 def _records(count: int, shape: tuple[int, ...], axis: int) -> str:
     values = math.prod(n for i, n in enumerate(shape) if i != axis)
     return f"one of {count} records along axis {axis}, {values} value{'s' * (values > 1)} each"
-
-
-def needs_norm_pass(component: Component) -> bool:
-    """Whether records reach beyond one tile, so that their norms need a pass of their own."""
-    query = component.query
-    if not isinstance(query.bound, Clip):
-        return False
-    if query.summed:
-        return component.tiling.count > 1
-    extent, shape = component.tiling.extent, query.source_shape
-    return any(
-        e != n
-        for axis, (e, n) in enumerate(zip(extent, shape, strict=True))
-        if axis != query.bound.record_axis
-    )

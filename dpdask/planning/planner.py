@@ -25,7 +25,6 @@ from dpdask.planning.checks import (
 from dpdask.planning.component import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.plan import Component, ReleasePlan
-from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
@@ -61,9 +60,8 @@ def make_plan(
         raise _output_exists(spec)
     source = _open_source(spec, output)
     query = _build_query(spec, source)
-    directions, data = _components(spec, query)
     layout = _layout(spec, source, query)
-    data = dataclasses.replace(data, tiling=_tiling(layout, data))
+    directions, data = _components(spec, query, layout)
     guarantee = _guarantee(spec, directions, data)
     check_output(layout, data)
     check_public(spec, source, layout)
@@ -137,21 +135,27 @@ def _check_window(spec: ReleaseSpec, query: Query) -> None:
         )
 
 
-def _components(spec: ReleaseSpec, query: Query) -> tuple[Component | None, Component]:
+def _components(
+    spec: ReleaseSpec, query: Query, layout: Layout
+) -> tuple[Component | None, Component]:
     """Calibrate the noise of the answer and, if its directions are estimated, of the covariance
     that they come from.
     """
     budget = spec.privacy.budget()
     estimated = getattr(spec.mechanism, "directions", None)
     if not isinstance(estimated, EstimatedDirections):
-        data = make_component("data", spec, query, spec.mechanism, budget, spec.composition)
+        data = make_component(
+            "data", spec, query, spec.mechanism, budget, spec.composition, layout.write_chunk
+        )
         return None, data
     directions = directions_component(spec, query, estimated, budget)
     # The estimated basis is put in at run time; until then the standard basis stands for it.
     basis = np.eye(directions.query.answer_shape[0]).tolist()
     section = spec.mechanism.model_copy(update={"directions": basis})
     remaining = share_of(budget, 1 - estimated.share)
-    data = make_component("data", spec, query, section, remaining, spec.composition)
+    data = make_component(
+        "data", spec, query, section, remaining, spec.composition, layout.write_chunk
+    )
     return directions, data
 
 
@@ -171,7 +175,7 @@ def _guarantee(spec: ReleaseSpec, directions: Component | None, data: Component)
 
 def _warnings(guarantee: Guarantee, data: Component) -> tuple[str, ...]:
     """Return what the curator should know; nothing in it depends on a private number of records."""
-    warnings = data.calibrated.warnings
+    warnings = data.warnings
     if not guarantee.certified:
         warnings = (*warnings, f"released uncertified, as declared: {guarantee.reason}")
     query = data.query
@@ -179,7 +183,7 @@ def _warnings(guarantee: Guarantee, data: Component) -> tuple[str, ...]:
         Adjacency.ADD_REMOVE_ONE
     ):
         return warnings
-    if query.bias(data.fitted) > data.fitted.recipe.noise.entry_std / 10:
+    if data.exact_sum is not None and query.bias(data.exact_sum) > data.noise.entry_std / 10:
         warnings = (
             *warnings,
             "rounding so many records before they are summed may change the result by a tenth of"
@@ -242,19 +246,6 @@ def _dimension_names(spec: ReleaseSpec, source: SourceArray, query: Query) -> tu
     if unnamed and not query.summed and source.dimension_names:
         return source.dimension_names
     return tuple(f"dim_{axis}" for axis in range(len(query.answer_shape)))
-
-
-def _tiling(layout: Layout, data: Component) -> Tiling:
-    """Return how the output is divided: tiles hold the axes whole that the noise mixes."""
-    spanned = data.fitted.recipe.spanned
-    if data.query.symmetric and spanned:
-        spanned = (0, 1)
-    return Tiling(
-        shape=layout.shape,
-        write_chunk=layout.write_chunk,
-        spanned=spanned,
-        symmetric=data.query.symmetric,
-    )
 
 
 def _forecast(plan: ReleasePlan, ledger: Ledger, *, occupied: bool) -> Forecast:

@@ -1,141 +1,129 @@
-"""The profile of what is really released, from the public facts of a release: one function for
-planning and for verifying.
+"""The privacy profile of what is really released: one function for planning and for verifying.
 
-Nothing here looks at how a recipe was chosen. All that counts is on the card: the query, the bound,
-the grid, the noise and the body of differences. So a plan and a reader of the card compute the same
+Nothing here looks at how a grid was chosen. All that counts is on the card: the query, the bound,
+the grid, the noise and the sensitivity set. So a plan and a reader of the card compute the same
 number.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.noise.rounding import gamma, moved_entries, moved_records, whitened_rounding
+from dpdask.noise.factors import mixing_axes
+from dpdask.noise.rounding import moved_entries, moved_records, whitened_rounding
+from dpdask.planning.plan import Component
 from dpdask.privacy import PrivacyProfile
-from dpdask.privatizers.recipes import mixing_axes
-from dpdask.queries import Fitted, Query
-from dpdask.sensitivity import SensitivitySet
+from dpdask.queries import RecordedAnswer
 
-__all__ = ["Answer", "verified_profile", "verified_step"]
+__all__ = ["recorded_answer", "rounding_in_sigmas", "verified_profile", "verified_step"]
 
-_UP = 1 + 1e-14
+_UP = 1 + 1e-14  # rounds up what a few operations computed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """One noisy answer as a card describes it."""
-
-    noise: Noise
-    sensitivity: SensitivitySet
-    query: Mapping[str, Any]
-    bound: Mapping[str, Any]
-    grid: Mapping[str, Any]
-    record_axis: int | None
-    contributions: int
-    steps: int = 1
-
-    @classmethod
-    def of(cls, query: Query, fitted: Fitted, steps: int = 1) -> Answer:
-        """The answer to a query by a fitted recipe."""
-        return cls(
-            noise=fitted.recipe.noise,
-            sensitivity=query.sensitivity,
-            query=query.to_dict(),
-            bound=query.bound_to_dict(fitted),
-            grid=fitted.recipe.to_dict() | fitted.records_to_dict(),
-            record_axis=query.units_axis,
-            contributions=query.max_contributions,
-            steps=steps,
-        )
-
-    @property
-    def entries(self) -> int:
-        """How many numbers one step of it holds."""
-        return int(math.prod(self.query["answer_shape"]) // self.steps)
+def recorded_answer(component: Component, steps: int = 1) -> RecordedAnswer:
+    """Return a component as the card will describe it."""
+    query = component.query
+    return RecordedAnswer(
+        noise=component.noise,
+        sensitivity=query.sensitivity,
+        query=query.to_dict(),
+        bound=query.bound_to_dict(component.discretized),
+        grid=component.grid_to_dict(),
+        record_axis=query.units_axis,
+        contributions=query.max_contributions,
+        steps=steps,
+    )
 
 
-def verified_profile(answer: Answer, steps: Steps) -> PrivacyProfile:
-    """The profile of all steps of an answer, the rounding of each included."""
+def verified_profile(answer: RecordedAnswer, steps: Steps) -> PrivacyProfile:
+    """Return the profile of all steps of an answer, the rounding of each included."""
     return steps.compose(verified_step(answer), answer.sensitivity.adjacency)
 
 
-def verified_step(answer: Answer) -> GaussianProfile | SphericalProfile:
-    """The profile of one step: sensitivity and everything that rounding adds to it, in terms of the
-    noise that is added.
+def verified_step(answer: RecordedAnswer) -> GaussianProfile | SphericalProfile:
+    """Return the profile of one step, in terms of the noise that is really added.
+
+    Guarantee: it covers the sensitivity and everything that rounding and floating point add to it,
+    for noise that is drawn exactly.
     """
-    noise, sensitivity = answer.noise, answer.sensitivity
-    if isinstance(noise, IidNoise):
-        return GaussianProfile(
-            gaussian_mu(noise, sensitivity) + _rounding_l2(answer) / noise.sigma * _UP
-        )
-    if isinstance(noise, KroneckerNoise):
-        return GaussianProfile(
-            (gaussian_mu(noise, sensitivity) + _whitened_rounding(answer, noise)) * (1 + 4e-16)
-        )
-    if isinstance(noise, SphericalNoise):
-        return SphericalProfile(
-            dimension=noise.entries, law=noise.law, sensitivity=sensitivity.radius * _UP
-        )
+    return _profile_of(answer.noise, answer)
+
+
+def rounding_in_sigmas(answer: RecordedAnswer) -> float:
+    """Return by how much rounding increases the distance between neighbours, in sigmas."""
+    return _rounding_of(answer.noise, answer)
+
+
+@functools.singledispatch
+def _profile_of(noise: Noise, answer: RecordedAnswer) -> GaussianProfile | SphericalProfile:
     raise InvalidMechanism(
         f"noise {type(noise).__name__} has no profile; use i.i.d., Kronecker or spherical noise"
     )
 
 
-def _rounding_l2(answer: Answer) -> float:
-    """By how much rounding the answer to the grid of i.i.d. noise moves two neighbours apart, in l2
-    norm.
-
-    Nothing where records are bounded on that very grid. A finished result, or counts, are
-    multiplied by 1/step and rounded: one step and twice three roundings of the product, in every
-    entry that one unit can move; at least sqrt(2) steps are charged.
-    """
-    name, step = answer.query["name"], float(answer.grid["step"])
-    if name == "identity":
-        return 0.0
-    if name in ("precomputed", "histogram"):
-        moved = answer.entries if name == "precomputed" else 2 * answer.contributions
-        most = max(abs(answer.grid["low"]), abs(answer.grid["high"]))
-        return math.sqrt(moved) * step * max(math.sqrt(2), 1 + 2 * gamma(3) * float(most))
-    if name in ("sum", "mean", "covariance"):
-        fine = float(answer.grid["record_step"]) ** (2 if name == "covariance" else 1)
-        return math.sqrt(answer.entries) * step if fine < step * (1 - 1e-9) else 0.0
-    raise InvalidMechanism(
-        f"query {name!r} is unknown: the rounding of its answer cannot be computed"
-    )
+@_profile_of.register(IidNoise)
+def _iid_profile(noise: IidNoise, answer: RecordedAnswer) -> GaussianProfile:
+    rounding = _rounding_of(noise, answer)
+    return GaussianProfile(gaussian_mu(noise, answer.sensitivity) + rounding * _UP)
 
 
-def _whitened_rounding(answer: Answer, noise: KroneckerNoise) -> float:
-    """By how much rounding and whitening in floating point move two neighbours apart, in standard
-    deviations.
-    """
-    name = answer.query["name"]
-    sizes, mixing = noise.tensor_shape, mixing_axes(noise.factors)
-    if name not in ("identity", "precomputed", "histogram", "sum", "mean", "covariance"):
-        raise InvalidMechanism(
-            f"query {name!r} is unknown: the rounding of its answer cannot be computed"
-        )
-    units = (answer.record_axis if name == "identity" else None, answer.contributions)
-    moved = moved_entries(sizes, mixing, *units)
-    if name == "identity" and answer.bound["kind"] == "l2-clip":
-        norm = answer.bound["norm"] * math.sqrt(moved_records(sizes, mixing, *units))
-    elif "low" in answer.grid:
-        norm = max(abs(answer.grid["low"]), abs(answer.grid["high"])) * math.sqrt(moved)
-    elif answer.bound["kind"] == "ranges":
-        norm = max(abs(end) for pair in answer.bound["ranges"] for end in pair) * math.sqrt(moved)
+@_profile_of.register(KroneckerNoise)
+def _kronecker_profile(noise: KroneckerNoise, answer: RecordedAnswer) -> GaussianProfile:
+    rounding = _rounding_of(noise, answer)
+    return GaussianProfile((gaussian_mu(noise, answer.sensitivity) + rounding) * (1 + 4e-16))
+
+
+@_profile_of.register(SphericalNoise)
+def _spherical_profile(noise: SphericalNoise, answer: RecordedAnswer) -> SphericalProfile:
+    radius = answer.sensitivity.radius * _UP
+    return SphericalProfile(dimension=noise.entries, law=noise.law, sensitivity=radius)
+
+
+@functools.singledispatch
+def _rounding_of(noise: Noise, answer: RecordedAnswer) -> float:
+    """Return 0: the sum of answer and noise is rounded, which is post-processing."""
+    return 0.0
+
+
+@_rounding_of.register(IidNoise)
+def _iid_rounding(noise: IidNoise, answer: RecordedAnswer) -> float:
+    """Round the answer to the grid of the noise."""
+    return answer.rules.rounding_l2(answer) / noise.sigma
+
+
+@_rounding_of.register(KroneckerNoise)
+def _whitened_rounding(noise: KroneckerNoise, answer: RecordedAnswer) -> float:
+    """Whiten the answer in floating point and round it to the whitened grid."""
+    keeps_records = answer.rules.keeps_records
+    record_axis = answer.record_axis if keeps_records else None
+    unit = (noise.tensor_shape, mixing_axes(noise.factors), record_axis, answer.contributions)
+    moved = moved_entries(*unit)
+    if keeps_records and answer.bound["kind"] == "l2-clip":
+        norm = answer.bound["norm"] * math.sqrt(moved_records(*unit))
     else:
-        raise InvalidMechanism(
-            "an answer without a bound cannot be whitened in floating point; give bounds"
-        )
-    parted = math.sqrt(answer.entries) * answer.grid.get("answer_step", 0.0)
-    extra, _ = whitened_rounding(
-        noise.factors, ratio=answer.grid["steps_per_sigma"], moved=moved, norm=norm, parted=parted
+        norm = _largest_entry(answer) * math.sqrt(moved)
+    increase, _ = whitened_rounding(
+        noise.factors,
+        steps_per_sigma=answer.grid["steps_per_sigma"],
+        moved=moved,
+        norm=norm,
+        prior_rounding=math.sqrt(answer.entries) * answer.grid.get("answer_step", 0.0),
     )
-    return extra
+    return increase
+
+
+def _largest_entry(answer: RecordedAnswer) -> float:
+    """Return the largest absolute value of an entry, by the bounds recorded."""
+    if "low" in answer.grid:
+        return answer.grid_bound
+    if answer.bound["kind"] == "ranges":
+        return float(max(abs(end) for pair in answer.bound["ranges"] for end in pair))
+    raise InvalidMechanism(
+        "an answer without a bound cannot be whitened in floating point; give bounds"
+    )

@@ -35,14 +35,15 @@ from numba.extending import intrinsic
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream, Words
-from dpdask.noise.factors import Floats
-from dpdask.types import Integers
+from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
+from dpdask.types import Floats, Integers
 
 __all__ = [
     "BLOCK",
+    "ROUNDER",
     "SAMPLER_VERSION",
     "Integers",
-    "check_ratio",
+    "check_steps_per_sigma",
     "exact_integers",
     "exact_pair",
     "fill_block",
@@ -59,7 +60,7 @@ INNER, OUTER = 2.0**-45, 2.0**-41
 INNER_LOW, INNER_HIGH = 2.0**-9, 10 * math.log(2)
 OUTER_LOW, OUTER_HIGH = 2.0**-23, 24 * math.log(2) * (1 - 2.0**-40)
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
+ROUNDER = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer
 _LN2 = math.log(2)
 _HALF_PI = math.pi / 2
 
@@ -88,7 +89,7 @@ _fused = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"cont
 
 
 @numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
-def _pair(one, two, ratio):
+def _pair(one, two, steps_per_sigma):
     """The rounded integers of a pair, how far its draws lie from them at most, and -ln U."""
     # one as a double, rounded once
     high = _as_float((one >> np.uint64(32)) | np.uint64(0x4530000000000000))
@@ -109,7 +110,7 @@ def _pair(one, two, ratio):
     p = p * w + 1 / 5.0
     p = p * w + 1 / 3.0
     minus_log = (64.0 - e) * _LN2 - 2.0 * (s + s * w * p)
-    radius = math.sqrt(minus_log) * ratio
+    radius = math.sqrt(minus_log) * steps_per_sigma
     # 52 of the 62 bits of the angle, at the middle of their interval
     r = (
         _as_float(((two << np.uint64(2)) >> np.uint64(12)) | np.uint64(0x3FF0000000000000))
@@ -138,19 +139,19 @@ def _pair(one, two, ratio):
     z2 = _as_float(
         _as_bits(radius * (c + d)) ^ ((two << np.uint64(1)) & np.uint64(0x8000000000000000))
     )
-    k1 = (z1 + _MAGIC) - _MAGIC
-    k2 = (z2 + _MAGIC) - _MAGIC
+    k1 = (z1 + ROUNDER) - ROUNDER
+    k2 = (z2 + ROUNDER) - ROUNDER
     return k1, k2, max(abs(z1 - k1), abs(z2 - k2)), minus_log
 
 
 @_fused
-def fill_block(words, z, ratio, outer):
+def fill_block(words, z, steps_per_sigma, outer):
     """Round one block into ``z`` and count the pairs that may need the exact path. Vectorised: no
     branch, no table.
     """
     doubtful = 0
     for j in range(HALF):
-        k1, k2, far, minus_log = _pair(words[j], words[HALF + j], ratio)
+        k1, k2, far, minus_log = _pair(words[j], words[HALF + j], steps_per_sigma)
         z[j] = k1
         z[HALF + j] = k2
         # a word of zero makes minus_log negative, so it is caught here too
@@ -159,13 +160,13 @@ def fill_block(words, z, ratio, outer):
 
 
 @_fused
-def find_undecided(words, ratio, inner, outer, pairs):
+def find_undecided(words, steps_per_sigma, inner, outer, pairs):
     """Write the numbers of the pairs of one block that do need the exact path into ``pairs``;
     return how many.
     """
     found = 0
     for j in range(HALF):
-        _, _, far, minus_log = _pair(words[j], words[HALF + j], ratio)
+        _, _, far, minus_log = _pair(words[j], words[HALF + j], steps_per_sigma)
         wide = (minus_log < INNER_LOW) | (minus_log > INNER_HIGH)
         if (
             (far > inner)
@@ -178,32 +179,31 @@ def find_undecided(words, ratio, inner, outer, pairs):
     return found
 
 
-def check_ratio(ratio: float) -> float:
-    """S = sigma / step as a float; a power of two from 2^6 to 2^30."""
+def check_steps_per_sigma(steps_per_sigma: float) -> float:
+    """Return S = sigma / step as a float if it is a power of two from 2^6 to 2^30."""
     if not (
-        math.isfinite(ratio)
-        and ratio > 0
-        and math.frexp(ratio)[0] == 0.5
-        and 2**6 <= ratio <= 2**30
+        math.isfinite(steps_per_sigma)
+        and steps_per_sigma > 0
+        and math.frexp(steps_per_sigma)[0] == 0.5
+        and MIN_STEPS_PER_SIGMA <= steps_per_sigma <= MAX_STEPS_PER_SIGMA
     ):
         raise InvalidNoise(
-            f"sigma/step={ratio:g} is not a power of two from 2^6 to 2^30; use 2^14 unless you"
-            " know better"
+            f"sigma/step={steps_per_sigma:g} is not a power of two from 2^6 to 2^30; use 2^14"
         )
-    return float(ratio)
+    return float(steps_per_sigma)
 
 
-def thresholds(ratio: float) -> tuple[float, float]:
+def thresholds(steps_per_sigma: float) -> tuple[float, float]:
     """How far from its integer a draw may lie and still be decided, in the inner and in the outer
     range.
     """
-    return 0.5 - ratio * INNER, 0.5 - ratio * OUTER
+    return 0.5 - steps_per_sigma * INNER, 0.5 - steps_per_sigma * OUTER
 
 
-def undecided_pairs(words: Words, ratio: float) -> list[int]:
+def undecided_pairs(words: Words, steps_per_sigma: float) -> list[int]:
     """The numbers of the pairs of one block that need the exact path."""
     pairs = np.empty(HALF, np.int64)
-    found = find_undecided(words, ratio, *thresholds(ratio), pairs)
+    found = find_undecided(words, steps_per_sigma, *thresholds(steps_per_sigma), pairs)
     return [int(j) for j in pairs[:found]]
 
 
@@ -212,7 +212,9 @@ _INTERVALS = mpmath.ctx_iv.MPIntervalContext()
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def exact_pair(stream: TileStream, pair: int, one: int, two: int, ratio: float) -> tuple[int, int]:
+def exact_pair(
+    stream: TileStream, pair: int, one: int, two: int, steps_per_sigma: float
+) -> tuple[int, int]:
     """The two integers of a pair of elements by rigorous intervals, with as many more bits as it
     takes.
 
@@ -224,7 +226,7 @@ def exact_pair(stream: TileStream, pair: int, one: int, two: int, ratio: float) 
         radius_bits = (one << more) | stream.more_bits(pair, 0, more)
         angle_bits = ((two & ((1 << 62) - 1)) << more) | stream.more_bits(pair, 1, more)
         with _ONE_AT_A_TIME:
-            rounded = _round_intervals(radius_bits, angle_bits, more, int(ratio))
+            rounded = _round_intervals(radius_bits, angle_bits, more, int(steps_per_sigma))
         if rounded is not None:
             return -rounded[0] if two >> 63 & 1 else rounded[0], -rounded[
                 1
@@ -233,7 +235,7 @@ def exact_pair(stream: TileStream, pair: int, one: int, two: int, ratio: float) 
 
 
 def _round_intervals(
-    radius_bits: int, angle_bits: int, more: int, ratio: int
+    radius_bits: int, angle_bits: int, more: int, steps_per_sigma: int
 ) -> tuple[int, int] | None:
     """Both integers if the first 64 + ``more`` and 62 + ``more`` bits decide them, else None."""
     if radius_bits == 0:
@@ -246,7 +248,7 @@ def _round_intervals(
     minus_log = -iv.log(iv.mpf([radius_bits, radius_bits + 1]) * one_bit)
     if minus_log.a < 0:
         minus_log = iv.mpf([0, minus_log.b])
-    radius = ratio * iv.sqrt(minus_log)
+    radius = steps_per_sigma * iv.sqrt(minus_log)
     y = (iv.mpf([angle_bits, angle_bits + 1]) * (4 * one_bit) - iv.mpf(1) / 2) * iv.pi / 2
     cos, sin = iv.cos(y), iv.sin(y)
     first, second = _rounded(radius * (cos - sin)), _rounded(radius * (cos + sin))
@@ -268,9 +270,9 @@ def _nearest(number: tuple[int, int, int, int]) -> int:
     return (2 * signed + (1 << -exponent)) >> (1 - exponent)
 
 
-def exact_integers(stream: TileStream, ratio: float, start: int, count: int) -> Integers:
+def exact_integers(stream: TileStream, steps_per_sigma: float, start: int, count: int) -> Integers:
     """Elements ``start`` to ``start + count`` of the tile's integers, whatever the part."""
-    ratio = check_ratio(ratio)
+    steps_per_sigma = check_steps_per_sigma(steps_per_sigma)
     first_block, last_block = start // BLOCK, -(-(start + count) // BLOCK)
     result = np.empty((last_block - first_block) * BLOCK)
     words = np.empty(BLOCK, np.uint64)
@@ -278,19 +280,19 @@ def exact_integers(stream: TileStream, ratio: float, start: int, count: int) -> 
     for number in range(first_block, last_block):
         refill()
         z = result[(number - first_block) * BLOCK :][:BLOCK]
-        if fill_block(words, z, ratio, thresholds(ratio)[1]):
-            settle_block(stream, number, words, z, ratio)
+        if fill_block(words, z, steps_per_sigma, thresholds(steps_per_sigma)[1]):
+            settle_block(stream, number, words, z, steps_per_sigma)
     offset = start - first_block * BLOCK
     return result[offset : offset + count].astype(np.int64)
 
 
 def settle_block(
-    stream: TileStream, number: int, words: Words, z: Floats, ratio: float
+    stream: TileStream, number: int, words: Words, z: Floats, steps_per_sigma: float
 ) -> list[int]:
     """Put the exact integers of a block's undecided pairs into ``z``; return those pairs."""
-    pairs = undecided_pairs(words, ratio)
+    pairs = undecided_pairs(words, steps_per_sigma)
     for j in pairs:
         z[j], z[HALF + j] = exact_pair(
-            stream, number * HALF + j, int(words[j]), int(words[HALF + j]), ratio
+            stream, number * HALF + j, int(words[j]), int(words[HALF + j]), steps_per_sigma
         )
     return pairs

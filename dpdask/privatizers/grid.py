@@ -6,8 +6,7 @@ rounding of answer + N(0, sigma^2): post-processing of the ideal mechanism. Boun
 a clamped entry or a clipped record obeys its bound exactly, with no rounding term in the
 sensitivity.
 
-The value rule, which never raises: NaN counts as 0, +-infinity as the bound, then the bound is
-enforced.
+All limits of the grid are here.
 """
 
 from __future__ import annotations
@@ -15,51 +14,47 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
-
-import numba
-import numpy as np
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.types import Array, Floats
 
 __all__ = [
     "CLIP_LIMIT",
-    "DECLARED_REACH",
-    "ENTRY_LIMIT",
+    "DEFAULT_STEPS_PER_SIGMA",
+    "GRID_LIMIT",
+    "MAX_STEPS_PER_SIGMA",
+    "MIN_STEPS_PER_SIGMA",
+    "ROUNDED_LIMIT",
+    "SUM_LIMIT",
+    "TAIL_SIGMAS",
     "Grid",
-    "RecordNorms",
-    "clip_factors",
-    "clipped_on_grid",
-    "fine_clip_grid",
-    "no_norms",
-    "on_grid",
-    "ratio_for_declared",
-    "record_norms",
-    "rows_of",
+    "steps_for_clip",
+    "steps_for_rounding",
 ]
 
-DEFAULT_RATIO = 2.0**14
-# outputs beyond 64 sigma of the bounds are cut to that: post-processing, and no integer overflows
-REACH = 64
-LARGEST = 2**51  # beyond it, adding and subtracting 1.5 * 2^52 no longer rounds to integers
-CLIP_LIMIT = 2**31 - 1  # grid steps of a clip norm
-DECLARED_REACH = (
-    2**49
-)  # steps; an unbounded entry's product with 1/step is then exact to 3/16 of a step
-ENTRY_LIMIT = (
-    2**50 - 1
-)  # an entry of a record to be clipped saturates here, 2^19 clip norms away at least
+DEFAULT_STEPS_PER_SIGMA = 2.0**14
+MIN_STEPS_PER_SIGMA = 2.0**6  # the proofs of the sampler cover 2^6 to 2^30
+MAX_STEPS_PER_SIGMA = 2.0**30
+TAIL_SIGMAS = 64  # outputs are clamped so far beyond the bounds: post-processing, and no overflow
+GRID_LIMIT = 2**51  # steps; beyond it, adding and subtracting 1.5 * 2^52 does not round to integers
+SUM_LIMIT = 2**50  # steps that the grid of an exact sum holds, whatever its records
+ROUNDED_LIMIT = 2**49  # steps; an entry's product with 1/step is then exact to 3/16 of a step
+CLIP_LIMIT = 2**31 - 1  # steps of a clip norm
+_LEAST_CLIP_STEPS = 2**12  # steps that a clip norm has, where the user does not choose a grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """``step`` and integer bounds ``low`` to ``high`` for answers; noise has standard deviation
-    ``ratio`` steps.
+    """Integer multiples of ``step`` from ``low`` to ``high`` for answers.
+
+    Args:
+        step: The distance of two grid points.
+        steps_per_sigma: The standard deviation of the noise, in steps; a power of two.
+        low: The least answer, in steps.
+        high: The largest answer, in steps.
     """
 
     step: float
-    ratio: float
+    steps_per_sigma: float
     low: int
     high: int
 
@@ -72,232 +67,110 @@ class Grid:
         if self.low > self.high:
             raise InvalidSensitivity(
                 f"no grid point lies between {self.low} and {self.high} steps of {self.step:g};"
-                " the range is narrower than"
-                " the grid: use a larger ratio"
+                " the range is narrower than the grid: raise noise.steps_per_sigma"
             )
-        if self.limit >= LARGEST:
+        if self.limit >= GRID_LIMIT:
             raise OutOfReach(
-                f"bounds of {max(-self.low, self.high):g} steps plus {REACH} sigma exceed 2^51;"
-                " use a smaller ratio or narrower bounds"
+                f"bounds of {max(-self.low, self.high):g} steps plus {TAIL_SIGMAS} sigma exceed"
+                " 2^51; use a smaller noise.steps_per_sigma or narrower bounds"
             )
 
     @property
     def limit(self) -> int:
         """No output lies further than this many steps from zero."""
-        return max(abs(self.low), abs(self.high)) + REACH * int(self.ratio)
+        return max(abs(self.low), abs(self.high)) + TAIL_SIGMAS * int(self.steps_per_sigma)
 
     @classmethod
     def for_range(
-        cls, *, sigma: float, low: float, high: float, ratio: float = DEFAULT_RATIO
+        cls,
+        *,
+        sigma: float,
+        low: float,
+        high: float,
+        steps_per_sigma: float = DEFAULT_STEPS_PER_SIGMA,
     ) -> Grid:
-        """The grid of answers clamped to [low, high]: bounds rounded inwards, so the width never
-        grows.
+        """Return the grid of answers clamped to [low, high].
+
+        Guarantee: bounds are rounded inwards, so the width of the range never grows.
         """
-        step = _step(sigma, ratio)
+        step = _step(sigma, steps_per_sigma)
         bottom, top = Fraction(low) / Fraction(step), Fraction(high) / Fraction(step)
-        return cls(step=step, ratio=ratio, low=math.ceil(bottom), high=math.floor(top))
+        return cls(
+            step=step,
+            steps_per_sigma=steps_per_sigma,
+            low=math.ceil(bottom),
+            high=math.floor(top),
+        )
 
     @classmethod
-    def for_clip(cls, *, sigma: float, norm: float, ratio: float = DEFAULT_RATIO) -> Grid:
-        """The grid of records clipped to ``norm``: every record's integer norm is at most
-        floor(norm / step).
+    def for_clip(
+        cls, *, sigma: float, norm: float, steps_per_sigma: float = DEFAULT_STEPS_PER_SIGMA
+    ) -> Grid:
+        """Return the grid of records clipped to ``norm``.
+
+        Guarantee: every record's integer norm is at most floor(norm / step).
         """
-        step = _step(sigma, ratio)
+        step = _step(sigma, steps_per_sigma)
         bound = math.floor(Fraction(norm) / Fraction(step))
         if bound > CLIP_LIMIT:
             raise OutOfReach(
-                f"clip norm {norm:g} is {bound:.3g} grid steps, above 2^31; use a smaller ratio"
-                " or a smaller clip norm"
+                f"clip norm {norm:g} is {bound:.3g} grid steps, above 2^31; use a smaller"
+                " noise.steps_per_sigma or a smaller clip norm"
             )
         if bound < 1:
             raise InvalidSensitivity(
-                f"clip norm {norm:g} is below one grid step {step:g}; use a larger ratio"
+                f"clip norm {norm:g} is below one grid step {step:g}; raise noise.steps_per_sigma"
             )
-        return cls(step=step, ratio=ratio, low=-bound, high=bound)
+        return cls(step=step, steps_per_sigma=steps_per_sigma, low=-bound, high=bound)
 
 
-def _step(sigma: float, ratio: float) -> float:
+def _step(sigma: float, steps_per_sigma: float) -> float:
     if not (sigma > 0 and math.isfinite(sigma)):
-        raise InvalidSensitivity(f"sigma={sigma:g} is no noise scale; it must be finite and > 0")
-    return sigma / ratio  # exact: ratio is a power of two
+        raise InvalidSensitivity(
+            f"sigma={sigma:g} is not a valid noise scale; it must be finite and > 0"
+        )
+    return sigma / steps_per_sigma  # exact: steps_per_sigma is a power of two
 
 
-def ratio_for_declared(*, sigma: float, sensitivity: float, entries: int) -> tuple[float, float]:
-    """The least ratio >= 2^14 at which rounding ``entries`` entries inflates a declared sensitivity
-    by at most 0.1 %.
+def steps_for_clip(*, sigma: float, norm: float, steps_per_sigma: int | None) -> float:
+    """Return the steps per sigma of noise on bounded records.
 
-    Returns the ratio and the inflated sensitivity s' that the noise must be calibrated to.
-    ``sigma`` is the noise for the sensitivity itself; the noise for s', and with it the step, grows
-    by s'/s, so s' = s + (s'/s) step sqrt(entries).
+    Args:
+        sigma: The standard deviation of the noise.
+        norm: The clip norm of a record, or the width of its range.
+        steps_per_sigma: The user's choice; None takes the least from 2^14 on that leaves ``norm``
+            2^12 steps.
     """
-    ratio = DEFAULT_RATIO
-    while sigma / ratio * math.sqrt(entries) > sensitivity / 1001:
-        ratio *= 2
-        if ratio > 2**30:
+    if steps_per_sigma is not None:
+        return float(steps_per_sigma)
+    steps = DEFAULT_STEPS_PER_SIGMA
+    while norm * steps / sigma < _LEAST_CLIP_STEPS and steps < MAX_STEPS_PER_SIGMA:
+        steps *= 2
+    return steps
+
+
+def steps_for_rounding(*, sigma: float, sensitivity: float, entries: int) -> tuple[float, float]:
+    """Return the least steps per sigma, from 2^14 on, at which rounding costs at most 0.1 %.
+
+    Args:
+        sigma: The noise for the sensitivity itself. The noise for the inflated one, and with it the
+            step, grows by s'/s, so s' = s + (s'/s) step sqrt(entries).
+        sensitivity: The l2 sensitivity s of the answer before it is rounded.
+        entries: How many entries are rounded.
+
+    Returns:
+        The steps per sigma, and the inflated sensitivity s' that the noise must be calibrated to.
+
+    Raises:
+        OutOfReach: No grid is fine enough.
+    """
+    steps = DEFAULT_STEPS_PER_SIGMA
+    while sigma / steps * math.sqrt(entries) > sensitivity / 1001:
+        steps *= 2
+        if steps > MAX_STEPS_PER_SIGMA:
             raise OutOfReach(
                 f"{entries} entries at sensitivity {sensitivity:g} and sigma {sigma:g} need a"
-                " grid finer than sigma/2^30;"
-                " bound the answer by clipping or ranges instead"
+                " grid finer than sigma/2^30; bound the answer by clipping or ranges instead"
             )
-    return ratio, sensitivity / (1 - sigma / ratio * math.sqrt(entries) / sensitivity) * (1 + 1e-14)
-
-
-RecordNorms = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-def rows_of(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """(outer, records, inner): a C-ordered tensor as records along the middle axis."""
-    if not -len(shape) <= axis < len(shape):
-        raise InvalidSensitivity(
-            f"axis {axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
-        )
-    axis %= len(shape)
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-
-
-def record_norms(block: Array, *, record_axis: int, step: float) -> RecordNorms:
-    """Exact squared norms, in grid steps, of the part of each record that lies in ``block``.
-
-    Row i holds four words, low ones first: the sum of word k times 2^(32 k). Parts of a record add
-    up in any order: ``sum of the rows``, exactly, for up to 2^31 blocks.
-    """
-    outer, records, inner = rows_of(block.shape, record_axis)
-    if outer * inner > 2**31:
-        raise OutOfReach(
-            f"{outer * inner} entries of a record in one block are more than 2^31; use smaller"
-            " blocks"
-        )
-    sums = no_norms(records)
-    _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
-    return _carried(sums)
-
-
-def no_norms(records: int) -> RecordNorms:
-    """The squared norms of parts that hold nothing, to add others to."""
-    return np.zeros((records, _WORDS), np.uint64)
-
-
-def _carried(norms: RecordNorms) -> RecordNorms:
-    """The same sums with words below 2^32, but for the highest."""
-    words = norms.copy()
-    for word in range(_WORDS - 1):
-        words[:, word + 1] += words[:, word] >> np.uint64(32)
-        words[:, word] &= np.uint64(0xFFFFFFFF)
-    return words
-
-
-_WORDS = 4
-_EXACT_RUN = 1024
-_HALF = 25  # bits; an entry of 50 bits is squared in halves
-_LIMIT = float(ENTRY_LIMIT)
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
-def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
-    """The sum of squares of a short run. Below 2^52 every partial sum was a whole number below
-    2^53: exact in any order.
-    """
-    total = 0.0
-    for j in range(xs.size):
-        v = np.float64(xs[j])
-        q = np.rint(abs(v) * inverse_step)
-        q = q if q < _LIMIT else _LIMIT
-        q = q if v == v else 0.0
-        total += q * q
-    return total
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
-    mask = np.uint64(0xFFFFFFFF)
-    for o in range(x.shape[0]):
-        for r in range(x.shape[1]):
-            words = sums[r]
-            for first in range(0, x.shape[2], _EXACT_RUN):
-                xs = x[o, r, first : first + _EXACT_RUN]
-                total = _run_of_squares(xs, inverse_step)
-                if total < 4503599627370496.0:
-                    square = np.uint64(np.int64(total))
-                    words[0] += square & mask
-                    words[1] += square >> np.uint64(32)
-                    continue
-                for j in range(xs.size):
-                    v = np.float64(xs[j])
-                    q = np.rint(abs(v) * inverse_step)
-                    q = q if q < _LIMIT else _LIMIT
-                    q = q if v == v else np.float64(0.0)
-                    whole = np.uint64(np.int64(q))
-                    high = whole >> np.uint64(_HALF)
-                    low = whole & np.uint64(2**_HALF - 1)
-                    square, cross, top = (
-                        low * low,
-                        high * low,
-                        high * high,
-                    )  # of weights 1, 2^26 and 2^50
-                    words[0] += (square & mask) + ((cross & np.uint64(2**6 - 1)) << np.uint64(26))
-                    words[1] += (square >> np.uint64(32)) + ((cross >> np.uint64(6)) & mask)
-                    words[1] += (top & np.uint64(2**14 - 1)) << np.uint64(18)
-                    words[2] += (cross >> np.uint64(38)) + ((top >> np.uint64(14)) & mask)
-                    words[3] += top >> np.uint64(46)
-
-
-def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:
-    """For each record the factor f with: every entry replaced by trunc(q f) makes a norm of at most
-    ``grid.high`` steps.
-
-    f = 1 for a record inside the bound. Else f is below bound / norm by 2^-48, more than the
-    rounding of q f can add:
-    |trunc(fl(q f))| <= |q| f (1 + 2^-53), and the squares sum to at most norm^2 f^2 (1 + 2^-53)^2
-    <= bound^2.
-    """
-    bound = grid.high
-    words = _carried(norms)
-    rest, carry, square = words[:, 0], words[:, 1], bound * bound
-    over = (carry > np.uint64(square >> 32)) | (
-        (carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF))
-    )
-    over |= (words[:, 2] | words[:, 3]) > 0
-    total = sum(words[:, word].astype(np.float64) * 2.0 ** (32 * word) for word in range(_WORDS))
-    with np.errstate(divide="ignore"):
-        shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
-    return np.where(over, shrink, 1.0)
-
-
-def on_grid(block: Array, *, step: float, low: Any, high: Any) -> Floats:
-    """Entries by the value rule as whole numbers of steps, clamped to [low, high] (numbers or
-    arrays that broadcast).
-    """
-    with np.errstate(all="ignore"):  # no value may be told from another by a warning
-        steps = block.astype(np.float64)
-        np.copyto(steps, 0.0, where=np.isnan(steps))
-        steps *= 1 / step
-        np.rint(steps, out=steps)
-        np.clip(steps, low, high, out=steps)
-    return steps
-
-
-def clipped_on_grid(
-    block: Array,
-    *,
-    step: float,
-    factors: Floats,
-    record_axis: int,
-) -> Floats:
-    """Records shrunk by their factors (:func:`clip_factors`), as whole numbers of steps: trunc(q f)
-    for every entry.
-    """
-    steps = on_grid(block, step=step, low=-ENTRY_LIMIT, high=ENTRY_LIMIT)
-    steps *= factors.reshape([-1 if axis == record_axis else 1 for axis in range(block.ndim)])
-    np.trunc(steps, out=steps)
-    return steps
-
-
-def fine_clip_grid(norm: float, bits: int = 24) -> Grid:
-    """A grid for clipping records apart from the noise: steps are powers of two, so whole numbers
-    of them are exact floats.
-
-    The norm is 2^bits to 2^(bits + 1) steps.
-    """
-    step = 2.0 ** (math.frexp(norm)[1] - bits - 1)
-    bound = math.floor(Fraction(norm) / Fraction(step))
-    return Grid(step=step, ratio=2.0**14, low=-bound, high=bound)
+    share = sigma / steps * math.sqrt(entries) / sensitivity
+    return steps, sensitivity / (1 - share) * (1 + 1e-14)

@@ -18,8 +18,8 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dpdask.noise.rounding import FOLD
-from dpdask.privatizers.exact_gaussian import BLOCK, fill_block, find_undecided
-from dpdask.privatizers.grid import ENTRY_LIMIT
+from dpdask.privatizers.clipping import ENTRY_LIMIT
+from dpdask.privatizers.exact_gaussian import BLOCK, ROUNDER, fill_block, find_undecided
 
 __all__ = [
     "add_clipped",
@@ -37,7 +37,6 @@ __all__ = [
     "over_blocks",
 ]
 
-_MAGIC = 6755399441055744.0
 _ENTRY_LIMIT = float(ENTRY_LIMIT)
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -52,7 +51,7 @@ def _value(v):
 @_compiled
 def _steps(v, inverse):
     """A value in grid steps, rounded to the nearest."""
-    return (_value(v) * inverse + _MAGIC) - _MAGIC
+    return (_value(v) * inverse + ROUNDER) - ROUNDER
 
 
 @_compiled
@@ -131,7 +130,7 @@ def add_scaled(z, at, low, high, x, out, start, params):
         for j in range(stop - e):
             v = _value(xs[j])
             v = min(max(v, max(floor, cls[j])), min(ceiling, chs[j]))
-            q = (v * (inverse * cis[j]) + _MAGIC) - _MAGIC
+            q = (v * (inverse * cis[j]) + ROUNDER) - ROUNDER
             outs[j] = min(max(q + zs[j], -limit), limit) * (step * css[j])
         e = stop
 
@@ -146,7 +145,7 @@ def over_blocks(combine):
     # Not cached on disk: numba would not notice a change of fill_block, which lives in another
     # file.
     @numba.njit(nogil=True, error_model="numpy")
-    def run(words, x, out, first, start, stop, ratio, inner, outer, flagged, params):
+    def run(words, x, out, first, start, stop, steps_per_sigma, inner, outer, flagged, params):
         z = np.empty(BLOCK)
         pairs = np.empty(BLOCK, np.int64)
         found = 0
@@ -154,8 +153,8 @@ def over_blocks(combine):
             at = first + b * BLOCK
             part = words[b * BLOCK : (b + 1) * BLOCK]
             if (
-                fill_block(part, z, ratio, outer) > 0
-                and find_undecided(part, ratio, inner, outer, pairs) > 0
+                fill_block(part, z, steps_per_sigma, outer) > 0
+                and find_undecided(part, steps_per_sigma, inner, outer, pairs) > 0
             ):
                 flagged[found] = b
                 found += 1
@@ -202,7 +201,7 @@ def add_stretched(z, at, low, high, x, out, start, params):
     zs = z[low - at : high - at]
     for j in range(high - low):
         v = min(max(_value(xs[j]), floor), ceiling) * inverse + zs[j] * stretch
-        outs[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
+        outs[j] = ((min(max(v, -limit), limit) + ROUNDER) - ROUNDER) * step
 
 
 @_compiled
@@ -210,7 +209,7 @@ def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
     """Replace the integers in ``out`` by clamped data + stretch * integers, rounded to the grid."""
     for j in range(x.size):
         v = min(max(_value(x[j]), floor), ceiling) * inverse + np.float64(out[j]) * stretch
-        out[j] = ((min(max(v, -limit), limit) + _MAGIC) - _MAGIC) * step
+        out[j] = ((min(max(v, -limit), limit) + ROUNDER) - ROUNDER) * step
 
 
 @intrinsic
@@ -341,7 +340,7 @@ def low_rank_project(x, data, floor, ceiling, column_inverse, directions):
 
 @_compiled
 def low_rank_draw(
-    x, first, k, t, low, high, column_inverse, directions, seen, inverse, ratio, drawn
+    x, first, k, t, low, high, column_inverse, directions, seen, inverse, steps_per_sigma, drawn
 ):
     """Whiten and round the rows from ``first`` on, add their integers ``k``; sums go to ``t``, V'
     times them to ``drawn``.
@@ -355,7 +354,7 @@ def low_rank_draw(
             line[j] *= inverse
         _lift(rows, seen, i, line)
         for j in range(line.size):
-            k[i, j] += (line[j] * ratio + _MAGIC) - _MAGIC
+            k[i, j] += (line[j] * steps_per_sigma + ROUNDER) - ROUNDER
             t[first + i, j] = k[i, j]
     _project(rows, k, count, drawn)
 

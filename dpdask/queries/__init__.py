@@ -1,5 +1,37 @@
-"""Queries: an answer's shape, what one unit can change of it, its computation over chunks."""
+"""Queries: an answer's shape, what one privacy unit can change of it, its sums over chunks."""
 
-from dpdask.queries.base import Clip, Fitted, Query, Ranges, SummedQuery
+from dpdask.queries.base import Query, RecordSumQuery, SummedQuery
+from dpdask.queries.covariance import Covariance
+from dpdask.queries.exact_sum import ExactSum
+from dpdask.queries.histogram import Histogram
+from dpdask.queries.identity import Identity
+from dpdask.queries.precomputed import Precomputed
+from dpdask.queries.records import Clip, Ranges
+from dpdask.queries.sums import Mean, Sum
+from dpdask.queries.verification import (
+    QueryRules,
+    RecordedAnswer,
+    query_rules,
+    register_query_rules,
+    unregister_query_rules,
+)
 
-__all__ = ["Clip", "Fitted", "Query", "Ranges", "SummedQuery"]
+__all__ = [
+    "Clip",
+    "Covariance",
+    "ExactSum",
+    "Histogram",
+    "Identity",
+    "Mean",
+    "Precomputed",
+    "Query",
+    "QueryRules",
+    "Ranges",
+    "RecordSumQuery",
+    "RecordedAnswer",
+    "Sum",
+    "SummedQuery",
+    "query_rules",
+    "register_query_rules",
+    "unregister_query_rules",
+]

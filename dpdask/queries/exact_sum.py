@@ -2,67 +2,162 @@
 
 Records are whole numbers of a step so fine that rounding them, all in the same direction at worst,
 does not add up to more than the noise; their sum is exact in integers. Before noise is added the
-sum is rounded, once, to the noise's own coarser grid: that parts two neighbours by at most one more
-step in every entry, and the noise grows by as much.
+sum is rounded, once, to the noise's own coarser grid: that increases the distance between
+neighbouring answers by at most one step in every entry, and the noise grows by as much.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, OutOfReach
 from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
-from dpdask.privatizers.grid import CLIP_LIMIT, DEFAULT_RATIO, Grid, fine_clip_grid
-from dpdask.privatizers.recipes import LARGEST_RATIO, IidRecipe, fit_kronecker, fit_spherical
-from dpdask.queries.base import Fitted, Ranges, RecordRule, known_mu
+from dpdask.privatizers.base import Discretized
+from dpdask.privatizers.bounds import AnswerBounds
+from dpdask.privatizers.clipping import fine_clip_grid
+from dpdask.privatizers.discretize import discretize
+from dpdask.privatizers.grid import (
+    CLIP_LIMIT,
+    DEFAULT_STEPS_PER_SIGMA,
+    MAX_STEPS_PER_SIGMA,
+    MIN_STEPS_PER_SIGMA,
+    SUM_LIMIT,
+    Grid,
+)
+from dpdask.privatizers.iid import IidPrivatizer
+from dpdask.queries.records import Ranges, RecordRule
 from dpdask.sensitivity import SensitivitySet
+from dpdask.types import Floats, Integers, Json, Shape
 
-__all__ = ["Total", "fit_total"]
+__all__ = ["ExactSum", "SumBounds", "discretize_sum"]
 
 _SUM_BITS = 62  # of a sum, in an int64; of products there are two
 _ANSWER_BITS = 49  # of an answer, in steps of the noise's grid, which must be exact in a double
-_GROWTH = 2.0**-14  # of the noise: as little as we like it to be
+_LITTLE_GROWTH = 2.0**-14  # of the noise: a finer grid is not worth its bits
 _MOST_GROWTH = 0.01
+_WORD = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Total:
-    """A sum over ``records`` records of entries (``power`` 1) or of their products (2), each of at
-    most ``largest`` ** power.
+class ExactSum:
+    """How an exact sum of integers is computed and becomes values on the grid of the answer.
 
-    One unit moves it by at most what ``body`` holds, in some of its ``entries``.
+    Args:
+        records: How records become integers; None where they are counted.
+        answer_step: The value of an answer's integer 1.
+        shift: How many of the sum's last bits are rounded away.
+        words: 1 for a sum of 64 bits; 2 for one of two words, high * 2^32 + low, along a first axis
+            of its own.
+        own_grid: Whether the answer is rounded to a grid that is not the noise's.
+    """
+
+    records: RecordRule | None = None
+    answer_step: float = 1.0
+    shift: int = 0
+    words: int = 1
+    own_grid: bool = False
+
+    def answer(self, total: Integers) -> Floats:
+        """Return an exact sum as values on the grid of the answer."""
+        half = (1 << self.shift) >> 1
+        if self.words == 1:
+            rounded = (total + half) >> self.shift
+        else:
+            low = total[1] + (half & _WORD)
+            high = total[0] + (half >> 32) + (low >> 32)
+            low &= _WORD
+            if self.shift < 32:
+                rounded = (high << 32 - self.shift) + (low >> self.shift)
+            else:
+                rounded = high >> self.shift - 32
+        return rounded.astype(np.float64) * self.answer_step
+
+    def rule(self) -> RecordRule:
+        """Return how records become integers; a sum of counts has no such rule."""
+        if self.records is None:
+            raise InvalidSensitivity(
+                "summed records have no rule that bounds them; discretize the query first"
+            )
+        return self.records
+
+    def to_dict(self) -> Json:
+        """Return the grid of the records, and that of their sum where it has one of its own."""
+        if self.records is None:
+            return {}
+        own = {"answer_step": self.answer_step} if self.own_grid else {}
+        return {"record_step": self.records.grid.step, **own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumBounds:
+    """A sum over records of their entries (``power`` 1) or of products of two of them (2).
+
+    Args:
+        largest: The bound of an entry of a record; a product is at most its square.
+        power: 1 for sums of entries, 2 for sums of products.
+        records: How many records there are, or may be where that is private.
+        sensitivity: What one privacy unit can change of the sum.
+        shape: The shape of the sum.
+        record_axis: The axis of the source along which records lie.
+        ranges: The ranges of the records' entries; None where records are clipped.
     """
 
     largest: float
     power: int
     records: int
     sensitivity: SensitivitySet
-    entries: int
+    shape: Shape
     record_axis: int
     ranges: Ranges | None = None
 
     @property
+    def entries(self) -> int:
+        """How many numbers the sum holds."""
+        return math.prod(self.shape)
+
+    @property
     def entry_bits(self) -> int:
-        """Of an entry's bound, in steps: as many as leave squares and products exact in doubles, a
-        thousand of them added.
+        """Bits of an entry's bound, in steps.
+
+        As many as leave squares and products exact in doubles, a thousand of them added.
         """
         if self.ranges is not None:
             return 50
         return 25 if self.power == 1 else 21
 
     def room(self, bits: int) -> int:
-        """What a sum of so many bits leaves for one record."""
+        """Return how many bits a sum of ``bits`` bits leaves for one record."""
         return bits - (self.records - 1).bit_length()
 
     @property
     def reach(self) -> float:
-        """No entry is larger."""
+        """No entry of the sum is larger."""
         return self.largest**self.power * self.records
 
+    def answer_bounds(self, margin: float = 0.0, prior_rounding: float = 0.0) -> AnswerBounds:
+        """Return the bounds of the answer, ``margin`` wider than the sum's."""
+        reach = self.reach + margin
+        if not math.isfinite(reach):
+            raise OutOfReach(
+                f"a sum of {self.records} records of up to {self.largest:g} leaves the range of"
+                " doubles; rescale the data"
+            )
+        return AnswerBounds(
+            sensitivity=self.sensitivity,
+            low=(-reach,) * len(self.shape),
+            high=(reach,) * len(self.shape),
+            rounded_entries=self.entries,
+            prior_rounding=prior_rounding,
+        )
+
     def rule(self, step: float) -> RecordRule:
-        """Records in steps, bounded inwards."""
+        """Return how records become integers of ``step``, bounded inwards."""
         bound = math.floor(Fraction(self.largest) / Fraction(step))
         if bound < 1:
             raise InvalidSensitivity(
@@ -74,113 +169,142 @@ class Total:
                 f"a bound of {self.largest:g} is above 2^31 grid steps; use a smaller"
                 " noise.steps_per_sigma"
             )
-        grid = Grid(step=step, ratio=DEFAULT_RATIO, low=-bound, high=bound)
-        for low, high in (
-            () if self.ranges is None else self.ranges.pairs
-        ):  # every range must hold a point of the grid
-            Grid.for_range(sigma=step * DEFAULT_RATIO, low=low, high=high)
+        steps_per_sigma = DEFAULT_STEPS_PER_SIGMA
+        grid = Grid(step=step, steps_per_sigma=steps_per_sigma, low=-bound, high=bound)
+        pairs = () if self.ranges is None else self.ranges.pairs
+        for low, high in pairs:  # every range must hold a point of the grid
+            Grid.for_range(sigma=step * steps_per_sigma, low=low, high=high)
         return RecordRule(grid=grid, record_axis=self.record_axis, ranges=self.ranges)
 
+    def fine_sum(self, room: int) -> ExactSum:
+        """Return the sum of records of at most ``room`` bits, on a grid of powers of two."""
+        bits = min(self.entry_bits, room // self.power) - 1
+        if bits < 8:
+            raise OutOfReach(f"{self.records} records are too many for an exact sum; release fewer")
+        rule = self.rule(fine_clip_grid(self.largest, bits=bits).step)
+        largest_sum = rule.grid.high**self.power * self.records
+        shift = max(0, largest_sum.bit_length() - _ANSWER_BITS)
+        answer_step = math.ldexp(rule.grid.step**self.power, shift)
+        return ExactSum(records=rule, answer_step=answer_step, shift=shift, words=self.power)
 
-def fit_total(noise: Noise, total: Total, *, mu: float | None, asked: int | None) -> Fitted:
-    """The noise on its grid, and the grid of the records."""
-    match noise:
-        case IidNoise():
-            return _fit_iid(noise, total, mu, asked)
-        case KroneckerNoise():
-            rule, answer_step, shift = _fine(total, total.room(_SUM_BITS * total.power))
-            order = len(noise.factors)
-            recipe, real = fit_kronecker(
-                noise,
-                mu=known_mu(mu),
-                low=[-total.reach - answer_step] * order,
-                high=[total.reach + answer_step] * order,
-                record_axis=None,
-                clipping=None,
-                asked=asked,
-                sensitivity=total.sensitivity,
-                parted=math.sqrt(total.entries) * answer_step if shift else 0.0,
-            )
-            return Fitted(
-                recipe=recipe,
-                mu=real,
-                records=rule,
-                answer_step=answer_step,
-                shift=shift,
-                words=total.power,
-            )
-        case SphericalNoise():  # whose sum with the answer is rounded: the answer itself is not
-            rule, answer_step, _ = _fine(total, total.room(_ANSWER_BITS))
-            spherical = fit_spherical(
-                noise, low=-total.reach, high=total.reach, record_axis=None, clipping=None
-            )
-            return Fitted(
-                recipe=spherical, mu=None, records=rule, answer_step=answer_step, words=total.power
-            )
+    def finer_bits(self, answer_step: float) -> int:
+        """Return by how many bits the step of the sum may be finer than that of the answer."""
+        steps = math.log2(self.largest) * self.power - math.log2(answer_step)
+        most = min(self.power * self.entry_bits, self.room(_SUM_BITS * self.power))
+        return max(0, min(math.floor(most - steps), _SUM_BITS - 2))
+
+
+@functools.singledispatch
+def discretize_sum(
+    noise: Noise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> tuple[Discretized, ExactSum]:
+    """Return the noise on its grid, and how the exact sum meets it.
+
+    Args:
+        noise: The noise as it was calibrated.
+        bounds: What is known of the sum.
+        mu: The mu of Gaussian noise as it was calibrated; None for other noise.
+        steps_per_sigma: The user's choice of a grid; None lets discretization choose.
+
+    Raises:
+        OutOfReach: No grid holds the sum exactly.
+        InvalidMechanism: Noise of this distribution cannot be added to a sum.
+    """
     raise InvalidMechanism(
-        f"noise {type(noise).__name__} cannot be fitted; use i.i.d., Kronecker or spherical noise"
+        f"noise {type(noise).__name__} has no grid; use i.i.d., Kronecker or spherical noise"
     )
 
 
-def _fit_iid(noise: IidNoise, total: Total, mu: float | None, asked: int | None) -> Fitted:
-    """The sum is rounded to the noise's grid; where that would cost too much, the records lie on
-    that very grid.
-    """
+@discretize_sum.register(KroneckerNoise)
+def _sum_on_whitened_grid(
+    noise: KroneckerNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> tuple[Discretized, ExactSum]:
+    """Round the sum to a grid of powers of two, then its whitened entries to the noise's grid."""
+    exact_sum = bounds.fine_sum(bounds.room(_SUM_BITS * bounds.power))
+    step = exact_sum.answer_step
+    prior_rounding = math.sqrt(bounds.entries) * step if exact_sum.shift else 0.0
+    answer = bounds.answer_bounds(margin=step, prior_rounding=prior_rounding)
+    discretized = discretize(noise, answer, mu=mu, steps_per_sigma=steps_per_sigma)
+    return discretized, dataclasses.replace(exact_sum, own_grid=exact_sum.shift > 0)
 
-    def fits(ratio: float) -> bool:
-        return total.reach * ratio / noise.sigma < 2.0**_ANSWER_BITS
 
-    def growth(ratio: float) -> float:
-        return noise.sigma / ratio * math.sqrt(total.entries) / total.sensitivity.radius
+@discretize_sum.register(SphericalNoise)
+def _sum_of_spherical(
+    noise: SphericalNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> tuple[Discretized, ExactSum]:
+    """Leave the sum as it is: its own sum with the noise is rounded."""
+    exact_sum = dataclasses.replace(bounds.fine_sum(bounds.room(_ANSWER_BITS)), shift=0)
+    answer = bounds.answer_bounds()
+    return discretize(noise, answer, mu=mu, steps_per_sigma=steps_per_sigma), exact_sum
 
-    ratio = float(asked or DEFAULT_RATIO)
-    while asked is None and ratio > 2**6 and not fits(ratio):
-        ratio /= 2
-    if not fits(ratio):
-        raise OutOfReach(
-            f"the answer may reach {total.reach * ratio / noise.sigma:.3g} grid steps, more than"
-            f" 2^{_ANSWER_BITS}; release"
-            " fewer records or use a smaller noise.steps_per_sigma"
-        )
-    while asked is None and growth(ratio) > _GROWTH and ratio < LARGEST_RATIO and fits(2 * ratio):
-        ratio *= 2
+
+@discretize_sum.register(IidNoise)
+def _sum_on_iid_grid(
+    noise: IidNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> tuple[Discretized, ExactSum]:
+    """Round the sum to the noise's grid; where that costs too much, records lie on that grid."""
+    chosen = steps_per_sigma is not None
+    steps = _sum_steps(noise, bounds, steps_per_sigma)
     sigma, shift = noise.sigma, 0
-    if growth(ratio) <= _MOST_GROWTH:
-        grown = sigma / (1 - growth(ratio)) * (1 + 1e-14)
-        shift = _finer(total, grown / ratio)
+    growth = _growth(noise, bounds, steps)
+    if growth <= _MOST_GROWTH:
+        grown = sigma / (1 - growth) * (1 + 1e-14)
+        shift = bounds.finer_bits(grown / steps)
         sigma = grown if shift else sigma
-    while not shift and asked is None and ratio < LARGEST_RATIO and fits(2 * ratio):
-        if total.ranges is None and total.largest * 2 * ratio / sigma > CLIP_LIMIT:
-            break
-        ratio *= 2
-    answer_step = sigma / ratio
+    if not shift and not chosen:
+        steps = _finest_record_steps(noise, bounds, steps)
+    answer_step = sigma / steps
     fine = math.ldexp(answer_step, -shift)
-    rule = total.rule(fine if total.power == 1 else math.nextafter(math.sqrt(fine), math.inf))
-    grid = Grid(
-        step=answer_step, ratio=ratio, low=-(2**50), high=2**50
-    )  # bounds that tell nothing of the data
-    recipe = IidRecipe(noise=IidNoise(noise.shape, sigma), grid=grid)
-    return Fitted(
-        recipe=recipe, mu=mu, records=rule, answer_step=answer_step, shift=shift, words=total.power
+    rule = bounds.rule(fine if bounds.power == 1 else math.nextafter(math.sqrt(fine), math.inf))
+    # bounds of the grid that tell nothing of the data
+    grid = Grid(step=answer_step, steps_per_sigma=steps, low=-SUM_LIMIT, high=SUM_LIMIT)
+    discretized = Discretized(
+        privatizer=IidPrivatizer(noise=IidNoise(noise.shape, sigma), grid=grid),
+        mu=mu,
+        rounding=math.sqrt(bounds.entries) * answer_step / sigma if shift else 0.0,
+    )
+    return discretized, ExactSum(
+        records=rule, answer_step=answer_step, shift=shift, words=bounds.power
     )
 
 
-def _finer(total: Total, answer_step: float) -> int:
-    """By how many bits the unit of the sum may be finer than that of the answer."""
-    steps = math.log2(total.largest) * total.power - math.log2(answer_step)
-    wanted = math.floor(
-        min(total.power * total.entry_bits, total.room(_SUM_BITS * total.power)) - steps
-    )
-    return max(0, min(wanted, _SUM_BITS - 2))
+def _fits(noise: IidNoise, bounds: SumBounds, steps: float) -> bool:
+    """Return whether a sum in so many steps per sigma is exact in a double."""
+    return bounds.reach * steps / noise.sigma < 2.0**_ANSWER_BITS
 
 
-def _fine(total: Total, room: int) -> tuple[RecordRule, float, int]:
-    """Records of ``room`` bits at most on a grid of powers of two; the unit of the answer, and how
-    far it is rounded.
-    """
-    bits = min(total.entry_bits, room // total.power) - 1
-    if bits < 8:
-        raise OutOfReach(f"{total.records} records are too many for an exact sum; release fewer")
-    rule = total.rule(fine_clip_grid(total.largest, bits=bits).step)
-    shift = max(0, (rule.grid.high**total.power * total.records).bit_length() - _ANSWER_BITS)
-    return rule, math.ldexp(rule.grid.step**total.power, shift), shift
+def _growth(noise: IidNoise, bounds: SumBounds, steps: float) -> float:
+    """Return by which share of the sensitivity rounding the sum increases distances."""
+    return noise.sigma / steps * math.sqrt(bounds.entries) / bounds.sensitivity.radius
+
+
+def _sum_steps(noise: IidNoise, bounds: SumBounds, steps_per_sigma: int | None) -> float:
+    """Return steps per sigma that hold the sum and, if the user leaves the choice, cost little."""
+    steps = float(steps_per_sigma or DEFAULT_STEPS_PER_SIGMA)
+    chosen = steps_per_sigma is not None
+    while not chosen and steps > MIN_STEPS_PER_SIGMA and not _fits(noise, bounds, steps):
+        steps /= 2
+    if not _fits(noise, bounds, steps):
+        raise OutOfReach(
+            f"the answer may reach {bounds.reach * steps / noise.sigma:.3g} grid steps, more than"
+            f" 2^{_ANSWER_BITS}; release fewer records or use a smaller noise.steps_per_sigma"
+        )
+    if chosen:
+        return steps
+    while _growth(noise, bounds, steps) > _LITTLE_GROWTH and _may_double(noise, bounds, steps):
+        steps *= 2
+    return steps
+
+
+def _finest_record_steps(noise: IidNoise, bounds: SumBounds, steps: float) -> float:
+    """Return the most steps per sigma at which records can lie on the noise's own grid."""
+    while _may_double(noise, bounds, steps):
+        if bounds.ranges is None and bounds.largest * 2 * steps / noise.sigma > CLIP_LIMIT:
+            break
+        steps *= 2
+    return steps
+
+
+def _may_double(noise: IidNoise, bounds: SumBounds, steps: float) -> bool:
+    """Return whether a grid of twice as many steps holds the sum too."""
+    return steps < MAX_STEPS_PER_SIGMA and _fits(noise, bounds, 2 * steps)

@@ -80,7 +80,7 @@ class Assembly:
             array_attributes=array_attributes(bare),
             coordinates=self.coordinates,
             card_arrays={
-                **noise_arrays(self.data.fitted.recipe.noise.to_dict())[1],
+                **noise_arrays(self.data.noise.to_dict())[1],
                 **self.arrays,
             },
         )
@@ -107,7 +107,7 @@ class Assembly:
         )
         card, _ = self.complete(self.card(charge), [])
         try:
-            check_guarantee(card, self.data.fitted.recipe.noise)
+            check_guarantee(card, self.data.noise)
         except VerificationFailed as error:
             raise InvalidMechanism(
                 f"the release would not verify, and nothing was charged: {error}"

@@ -45,7 +45,6 @@ def make_card(
         the curator's public key, None for an unsigned release.
     """
     query, spec, layout = data.query, plan.spec, plan.layout
-    recipe = data.fitted.recipe
     return ReleaseCard.model_validate(
         {
             "release": name,
@@ -57,7 +56,7 @@ def make_card(
             "privacy_unit": {
                 "adjacency": str(query.sensitivity.adjacency),
                 "record_axis": query.units_axis,
-                "bound": query.bound_to_dict(data.fitted),
+                "bound": query.bound_to_dict(data.discretized),
                 "max_contributions": query.max_contributions,
                 "contributions": "one record per unit"
                 if query.max_contributions == 1
@@ -70,8 +69,8 @@ def make_card(
             },
             "query": query.to_dict(),
             "mechanism": _mechanism_facts(spec),
-            "noise": noise_arrays(recipe.noise.to_dict())[0],
-            "grid": recipe.to_dict() | data.fitted.records_to_dict(),
+            "noise": noise_arrays(data.noise.to_dict())[0],
+            "grid": data.grid_to_dict(),
             "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": {
                 "dataset": spec.budget.dataset,
@@ -89,7 +88,7 @@ def make_card(
                 "shards": None if layout.shards is None else list(layout.shards),
                 "codec": layout.codec,
                 "dimension_names": list(layout.dimension_names),
-                "noise_std": query.released_std(recipe.noise),
+                "noise_std": query.released_std(data.noise),
                 "scale_factor": plan.scale_factor,
                 "attributes": attributes,
                 "coordinates": list(spec.publish.coordinates),
@@ -115,13 +114,13 @@ def _directions(component: Component) -> Json:
     """The covariance that noise directions came from, enough to compute its share of the guarantee
     again.
     """
-    query, fitted = component.query, component.fitted
+    query = component.query
     return {
         "query": query.to_dict(),
-        "bound": query.bound_to_dict(fitted),
+        "bound": query.bound_to_dict(component.discretized),
         "sensitivity": query.sensitivity.to_dict(),
-        "noise": fitted.recipe.noise.to_dict(),
-        "grid": fitted.recipe.to_dict() | fitted.records_to_dict(),
+        "noise": component.noise.to_dict(),
+        "grid": component.grid_to_dict(),
     }
 
 

@@ -1,9 +1,10 @@
-"""Recomputing a guarantee: the numbers on a release card follow from the parameters on it, or
-verification fails.
+"""Recompute a guarantee: the numbers on a release card follow from its parameters, or verification
+fails.
 
 Everything is computed again, by the functions that planned the release: the sensitivity from the
-unit and its bound, the rounding from the query and the grid, the profile from the noise. What
-cannot be computed again fails; nothing is passed over.
+privacy unit and its bound, the rounding from the query and the grid, the profile from the noise.
+What cannot be computed again fails; nothing is passed over. What is special to a query comes from
+the rules that it registers (:mod:`dpdask.queries.verification`).
 """
 
 from __future__ import annotations
@@ -14,28 +15,16 @@ from dpdask.accounting import GaussianProfile, compose, profile_from_dict
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.mechanisms import Steps, amplified_rate
 from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_dict
-from dpdask.planning.verified import Answer, verified_profile
-from dpdask.privacy import Adjacency, PrivacyProfile
+from dpdask.planning.verified import verified_profile
+from dpdask.privacy import PrivacyProfile
+from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
+from dpdask.queries import RecordedAnswer, query_rules
 from dpdask.releases.card import ReleaseCard
-from dpdask.sensitivity import (
-    EntrywiseBox,
-    L2Ball,
-    Origin,
-    RecordBall,
-    RecordBox,
-    SensitivitySet,
-    sensitivity_from_dict,
-)
+from dpdask.sensitivity import Origin, sensitivity_from_dict
 from dpdask.types import Json
 
 __all__ = ["check_guarantee"]
 
-_ORIGINS = {
-    "l2-clip": Origin.CLIPPED,
-    "count": Origin.CLIPPED,
-    "ranges": Origin.PUBLIC_RANGE,
-    "declared": Origin.DECLARED,
-}
 _CLOSE = 1e-9  # relative; floats survive JSON, but sums may be taken in another order
 
 
@@ -45,9 +34,13 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     ``noise`` is that of the card, its factors included, wherever they are published.
     """
     try:
+        answers = _recorded_answers(card, noise)
         profile = _check_numbers(card, noise)
         _check_unit(card)
-        _check_enough(card, noise, profile)
+        for answer in answers:
+            _check_sensitivity(answer, card)
+        _check_noise(card, noise, answers[0])
+        _check_enough(card, answers, profile)
         _check_grid(card.noise, card.grid)
         _check_composition(card, profile)
     except VerificationFailed:
@@ -65,29 +58,62 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
         ) from None
 
 
+def _recorded_answers(card: ReleaseCard, noise: Noise) -> list[RecordedAnswer]:
+    """Return the answers that the card describes: the data, and the covariance of directions."""
+    unit = card.privacy_unit
+    answers = [
+        RecordedAnswer(
+            noise=noise,
+            sensitivity=sensitivity_from_dict(card.sensitivity.set),
+            query=card.query,
+            bound=unit.bound,
+            grid=card.grid,
+            record_axis=unit.record_axis,
+            contributions=unit.max_contributions,
+            steps=card.composition.steps,
+        )
+    ]
+    if card.directions is not None:
+        directions = card.directions
+        answers.append(
+            RecordedAnswer(
+                noise=noise_from_dict(directions.noise),
+                sensitivity=sensitivity_from_dict(directions.sensitivity),
+                query=directions.query,
+                bound=directions.bound,
+                grid=directions.grid,
+                record_axis=unit.record_axis,
+                contributions=unit.max_contributions,
+            )
+        )
+    return answers
+
+
 def _check_numbers(card: ReleaseCard, noise: Noise) -> PrivacyProfile:
-    """The verified numbers and the verdict are those of the profile on the card; spherical noise is
-    never certified.
+    """Check that the verified numbers and the verdict are those of the profile on the card.
+
+    Spherical noise is never certified.
     """
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
     profile = profile_from_dict({"name": verified.name, "configuration": verified.configuration})
-    found = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
-    said = verified.epsilon_at_delta, verified.delta_at_epsilon
+    computed = profile.epsilon(claimed.delta), profile.delta(claimed.epsilon)
+    recorded = verified.epsilon_at_delta, verified.delta_at_epsilon
     if not all(
-        math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-300) for a, b in zip(found, said, strict=True)
+        math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-300)
+        for one, other in zip(computed, recorded, strict=True)
     ):
         raise VerificationFailed(
             "the verified guarantee does not follow from the profile on the card"
         )
     if card.guarantee.certified != (
-        found[1] <= claimed.delta and not isinstance(noise, SphericalNoise)
+        computed[1] <= claimed.delta and not isinstance(noise, SphericalNoise)
     ):
         raise VerificationFailed("the card's verdict does not follow from its own numbers")
     return profile
 
 
 def _check_unit(card: ReleaseCard) -> None:
-    """The body of differences covers what one unit can change, by the bound on the card."""
+    """Check that what the card says of the privacy unit and its bound is consistent."""
     sensitivity = sensitivity_from_dict(card.sensitivity.set)
     if not math.isclose(sensitivity.radius, card.sensitivity.l2, rel_tol=_CLOSE):
         raise VerificationFailed("the sensitivity on the card is not that of its body")
@@ -95,97 +121,47 @@ def _check_unit(card: ReleaseCard) -> None:
         raise VerificationFailed(
             "the origin of the sensitivity on the card is not that of its body"
         )
-    privacy_unit = card.privacy_unit
-    origin = _ORIGINS.get(privacy_unit.bound["kind"])
-    if card.sensitivity.origin != origin or privacy_unit.bound["enforced"] != (
-        origin is not Origin.DECLARED
-    ):
+    unit = card.privacy_unit
+    origin = query_rules(card.query["name"]).origins.get(unit.bound["kind"])
+    enforced = origin is not Origin.DECLARED
+    if card.sensitivity.origin != origin or unit.bound["enforced"] != enforced:
         raise VerificationFailed(
             "the card says of another bound that it was enforced, or where it comes from"
         )
-    if privacy_unit.max_contributions < 1 or (privacy_unit.max_contributions == 1) != (
-        privacy_unit.contributions == "one record per unit"
-    ):
+    one_record = unit.contributions == "one record per unit"
+    if unit.max_contributions < 1 or (unit.max_contributions == 1) != one_record:
         raise VerificationFailed("the card's records per unit contradict each other")
-    _check_body(sensitivity, card.query, card.privacy_unit.bound, card)
-    if card.directions is not None:
-        directions = card.directions
-        _check_body(
-            sensitivity_from_dict(directions.sensitivity), directions.query, directions.bound, card
-        )
 
 
-def _check_body(sensitivity: SensitivitySet, query: Json, bound: Json, card: ReleaseCard) -> None:
-    name, k = query["name"], card.privacy_unit.max_contributions
-    if str(sensitivity.adjacency) != card.privacy_unit.adjacency:
+def _check_sensitivity(answer: RecordedAnswer, card: ReleaseCard) -> None:
+    """Check that the sensitivity set covers what one privacy unit can change, by the bound."""
+    if str(answer.sensitivity.adjacency) != card.privacy_unit.adjacency:
         raise VerificationFailed(
             "the sensitivity on the card is for other neighbours than its unit"
         )
-    if sensitivity.radius < _least_radius(query, bound, card) * (1 - 1e-12):
+    if answer.sensitivity.radius < answer.rules.least_radius(answer) * (1 - 1e-12):
         raise VerificationFailed(
             "the sensitivity on the card is smaller than what its bound lets one unit change"
         )
-    record_axis = card.privacy_unit.record_axis
-    match sensitivity:
-        case L2Ball():
-            fits = True
-        case RecordBall():  # several records could move along several axes of the whitened grid
-            fits = name == "identity" and k == 1 and sensitivity.record_axis == record_axis
-        case RecordBox():
-            fits = (
-                name == "identity"
-                and sensitivity.record_axis == record_axis
-                and _holds_ranges(sensitivity, query, bound, card)
-            )
-        case EntrywiseBox():
-            fits = _holds_ranges(sensitivity, query, bound, card)
-        case _:
-            fits = False
-    if not fits:
+    if not answer.rules.covers(answer.sensitivity, answer):
         raise VerificationFailed(
             "the body of differences on the card does not go with its query and unit"
         )
 
 
-def _holds_ranges(
-    sensitivity: EntrywiseBox | RecordBox,
-    query: Json,
-    bound: Json,
-    card: ReleaseCard,
-) -> bool:
-    """Whether a box lets every feature move as far as its own range does."""
-    if bound["kind"] != "ranges" or list(sensitivity.shape) != query["answer_shape"]:
-        return False
-    least = [width * (1 - 1e-12) for width in _least_widths(query, bound, card)]
-    size = sensitivity.shape[sensitivity.feature_axis]
-    if len(sensitivity.widths) != len(least) or len(least) not in (1, size):
-        return False
-    return all(width >= needed for width, needed in zip(sensitivity.widths, least, strict=True))
-
-
-def _least_widths(query: Json, bound: Json, card: ReleaseCard) -> list[float]:
-    """How far one unit moves an entry of every feature, by the ranges on the card."""
-    k, summed = card.privacy_unit.max_contributions, query["name"] in ("sum", "mean")
-    private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE
-    widths = [max(abs(low), abs(high)) if private else high - low for low, high in bound["ranges"]]
-    return [width * (k if summed else math.sqrt(k)) for width in widths]
-
-
 def _check_grid(noise: Json, grid: Json) -> None:
-    """The grid is the noise's: as many steps to a standard deviation as it says, a power of two
-    that the proofs cover.
-    """
-    ratio = grid["steps_per_sigma"]
-    if not (2**6 <= ratio <= 2**30 and math.log2(ratio).is_integer()):
+    """Check that the grid is the noise's: a power of two of steps per sigma that proofs cover."""
+    steps: float = grid["steps_per_sigma"]
+    in_range = MIN_STEPS_PER_SIGMA <= steps <= MAX_STEPS_PER_SIGMA
+    if not (in_range and math.log2(steps).is_integer()):
         raise VerificationFailed(
-            f"steps_per_sigma={ratio:g} on the card is not a power of two from 2^6 to 2^30"
+            f"steps_per_sigma={steps:g} on the card is not a power of two from 2^6 to 2^30"
         )
     if noise["name"] == "iid":
-        fits = grid["exact"] and math.isclose(
-            grid["step"] * ratio, noise["configuration"]["sigma"], rel_tol=1e-12
-        )
+        sigma = noise["configuration"]["sigma"]
+        fits = grid["exact"] and math.isclose(grid["step"] * steps, sigma, rel_tol=1e-12)
     elif noise["name"] == "kronecker":
-        fits = grid["exact"] and grid["whitened_step"] * ratio == 1
+        fits = grid["exact"] and grid["whitened_step"] * steps == 1
     else:
         fits = not grid["exact"]
     if not fits:
@@ -193,8 +169,9 @@ def _check_grid(noise: Json, grid: Json) -> None:
 
 
 def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
-    """The dataset was charged for this release too, within its total; directions that cost budget
-    are on the card.
+    """Check that the dataset was charged for this release too, within its total.
+
+    Directions that cost budget are on the card.
     """
     composition = card.composition
     if not profile.epsilon(composition.total.delta) <= composition.cumulative_epsilon * (1 + 1e-6):
@@ -210,62 +187,31 @@ def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
         )
 
 
-def _least_radius(query: Json, bound: Json, card: ReleaseCard) -> float:
-    """sup ||D||, by the bound on the card."""
-    name, kind, k = query["name"], bound["kind"], card.privacy_unit.max_contributions
-    private = Adjacency(card.privacy_unit.adjacency) is Adjacency.ADD_REMOVE_ONE
-    summed = name in ("sum", "mean")
-    if kind == "declared" and name == "precomputed":
-        return float(bound["l2_sensitivity"])
-    if kind == "count" and name == "histogram":
-        return k * (1 if private else math.sqrt(2))
-    if kind == "l2-clip" and (name == "identity" or summed):
-        return float(bound["norm"]) * (1 if private else 2) * (k if summed else math.sqrt(k))
-    if kind == "l2-clip" and name == "covariance":
-        return float(bound["norm"]) ** 2 * k * (1 if private else math.sqrt(2))
-    if kind == "ranges" and (name == "identity" or summed):
-        widths = _least_widths(query, bound, card)
-        entries = math.prod(query["answer_shape"])
-        if name == "identity" and card.privacy_unit.record_axis is not None:
-            entries //= query["answer_shape"][card.privacy_unit.record_axis]
-        return math.sqrt(math.fsum(width**2 for width in widths) * entries / len(widths))
-    raise VerificationFailed(f"a bound of kind {kind!r} does not go with query {name!r}")
-
-
-def _check_enough(card: ReleaseCard, noise: Noise, profile: PrivacyProfile) -> None:
-    """The noise gives what the profile says, rounding and the search for directions included."""
-    query, shape = card.query, card.query["answer_shape"]
+def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> None:
+    """Check that the noise is for the released shape, and its level what the card says."""
+    shape = card.query["answer_shape"]
     if list(noise.tensor_shape) != shape or card.released.shape != shape:
         raise VerificationFailed("the noise on the card is for another shape than its answer")
-    shrink = math.sqrt((shape[0] + 1) / (2 * shape[0])) if query["name"] == "covariance" else 1.0
-    if not math.isclose(
-        noise.entry_std / query.get("divisor", 1) * shrink, card.released.noise_std, rel_tol=_CLOSE
-    ):
+    share = answer.rules.noise_share(answer) / card.query.get("divisor", 1)
+    if not math.isclose(noise.entry_std * share, card.released.noise_std, rel_tol=_CLOSE):
         raise VerificationFailed("the noise level on the card does not follow from its noise")
-    steps = _steps(card)
-    needed = verified_profile(
-        Answer(
-            noise=noise,
-            sensitivity=sensitivity_from_dict(card.sensitivity.set),
-            query=query,
-            bound=card.privacy_unit.bound,
-            grid=card.grid,
-            record_axis=card.privacy_unit.record_axis,
-            contributions=card.privacy_unit.max_contributions,
-            steps=steps.count,
-        ),
-        steps,
-    )
-    if card.directions is not None:
-        needed = compose([(_directions_profile(card), 1), (needed, 1)])
-    if not _covers(profile, needed, card, _CLOSE + _looseness(noise)):
+
+
+def _check_enough(
+    card: ReleaseCard, answers: list[RecordedAnswer], profile: PrivacyProfile
+) -> None:
+    """Check that the noise gives what the profile says, rounding and directions included."""
+    data, *directions = answers
+    needed = verified_profile(data, _steps(card))
+    if directions:
+        bought = [(verified_profile(answer, Steps()), 1) for answer in directions]
+        needed = compose([*bought, (needed, 1)])
+    if not _covers(profile, needed, card, _CLOSE + _looseness(data.noise)):
         raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
 
 
 def _steps(card: ReleaseCard) -> Steps:
-    """How many releases of the noise the card's composition makes, at which rate a privacy unit
-    takes part in each.
-    """
+    """Return how many releases of the noise compose, and how often a privacy unit takes part."""
     composition = card.composition
     if (composition.steps > 1) != (composition.steps_are_independent is not None):
         raise VerificationFailed(
@@ -284,42 +230,21 @@ def _steps(card: ReleaseCard) -> Steps:
     return Steps(count=composition.steps, sampling_rate=rate)
 
 
-def _directions_profile(card: ReleaseCard) -> PrivacyProfile:
-    """The profile of the covariance that the noise directions came from."""
-    assert card.directions is not None
-    directions = card.directions
-    answer = Answer(
-        noise=noise_from_dict(directions.noise),
-        sensitivity=sensitivity_from_dict(directions.sensitivity),
-        query=directions.query,
-        bound=directions.bound,
-        grid=directions.grid,
-        record_axis=card.privacy_unit.record_axis,
-        contributions=card.privacy_unit.max_contributions,
-    )
-    return verified_profile(answer, Steps())
-
-
 def _looseness(noise: Noise) -> float:
-    """By how much the norms of computed inverses may differ between machines; too much cannot be
-    verified.
-    """
-    found = (
-        sum(factor.looseness() for factor in noise.factors)
-        if isinstance(noise, KroneckerNoise)
-        else 0.0
-    )
-    if found > 1e-3:
+    """Return by how much the norms of computed inverses may differ between machines, relatively."""
+    factors = noise.factors if isinstance(noise, KroneckerNoise) else ()
+    looseness = sum(factor.looseness() for factor in factors)
+    if looseness > 1e-3:
         raise VerificationFailed(
             "a dense noise factor is too ill-conditioned for its inverse to be recomputed"
         )
-    return found
+    return looseness
 
 
 def _covers(
     profile: PrivacyProfile, needed: PrivacyProfile, card: ReleaseCard, tolerance: float
 ) -> bool:
-    """Whether ``profile`` promises no more than ``needed`` gives."""
+    """Return whether ``profile`` promises no more than ``needed`` gives."""
     if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
         return needed.mu <= profile.mu * (1 + tolerance)
     claimed = card.guarantee.claimed

@@ -26,14 +26,17 @@ from rich.table import Table
 
 from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.noise import LowRankFactor
-from dpdask.privatizers.grid import Grid, clip_factors, record_norms
-from dpdask.privatizers.tiles import add_iid, add_iid_clipped, add_kronecker, add_spherical
+from dpdask.privatizers.clipping import clip_factors, record_norms
+from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.iid import add_iid, add_iid_clipped
+from dpdask.privatizers.kronecker import add_kronecker
+from dpdask.privatizers.spherical import add_spherical
 
 ENTRIES = 1 << 22
 SHAPE = (2048, ENTRIES // 2048)
 SIGMA = 3.7
 GRID = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0)
-COARSE = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0, ratio=2.0**6)
+COARSE = Grid.for_range(sigma=SIGMA, low=-4.0, high=4.0, steps_per_sigma=2.0**6)
 KEY = ReleaseKey.generate()
 
 Task = Callable[[], object]
@@ -167,7 +170,7 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
     plain: Task = lambda: add_iid(x, out, stream=stream(), grid=GRID)  # noqa: E731
     directions = np.linalg.qr(np.random.default_rng(2).standard_normal((SHAPE[0], 10)))[0]
     low_rank = LowRankFactor(1.0, directions, np.linspace(0.5, 3, 10))
-    bounds: dict[str, Any] = {"ratio": 2.0**14, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
+    bounds: dict[str, Any] = {"steps_per_sigma": 2.0**14, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
     diagonal = [np.linspace(1, 2, SHAPE[0]), np.linspace(1, 3, SHAPE[1])]
     clip = Grid.for_clip(sigma=SIGMA, norm=1.5)
 

@@ -39,11 +39,14 @@ from dpdask.keystream import ReleaseKey
 from dpdask.noise import SphericalNoise
 from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
 from dpdask.planning import Component, ReleasePlan, make_plan, recipe_digest
+from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.privacy import PrivacyProfile
-from dpdask.privatizers import kernels, tiles
-from dpdask.privatizers.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe
-from dpdask.privatizers.tiles import gaussian_integers
-from dpdask.queries.sums import Covariance
+from dpdask.privatizers import kernels, panels
+from dpdask.privatizers.blocks import gaussian_integers
+from dpdask.privatizers.iid import IidPrivatizer
+from dpdask.privatizers.kronecker import KroneckerPrivatizer
+from dpdask.privatizers.spherical import SphericalPrivatizer
+from dpdask.queries import Covariance
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher, open_storage
 
@@ -153,6 +156,19 @@ def plan_for(spec: dict[str, Any]) -> ReleasePlan:
     return make_plan(parse_release_spec(spec))
 
 
+def calibrated_noise(plan: ReleasePlan) -> Any:
+    """The data's noise as its mechanism calibrates it, with nothing for rounding."""
+    query, spec = plan.data.query, plan.spec
+    return calibrate_mechanism(
+        spec.mechanism,
+        budget=spec.privacy.budget(),
+        sensitivity=query.sensitivity,
+        shape=query.answer_shape,
+        steps=steps_of(spec.composition, query.max_contributions),
+        norm_bound=query.norm_bound,
+    ).noise
+
+
 class _PlainCovariance(Covariance):
     """X'X as the noise meets it, before both halves are averaged."""
 
@@ -186,16 +202,15 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
 
 def _without_noise(component: Component, reach: float) -> Component:
     """Spherical noise of no size on a grid of 2^-50 of ``reach``, to read the answers."""
-    recipe = component.fitted.recipe
-    assert isinstance(recipe, SphericalRecipe)
+    recipe = component.privatizer
+    assert isinstance(recipe, SphericalPrivatizer)
     silent = SphericalNoise(
         recipe.noise.shape, type(recipe.noise.law)(1e-300 * recipe.noise.law.scale)
     )
     step = 2.0 ** (math.frexp(min(reach, recipe.largest) or recipe.largest)[1] - 50)
     quiet = dataclasses.replace(recipe, noise=silent, rounding=step)
-    return dataclasses.replace(
-        component, fitted=dataclasses.replace(component.fitted, recipe=quiet)
-    )
+    discretized = dataclasses.replace(component.discretized, privatizer=quiet)
+    return dataclasses.replace(component, discretized=discretized)
 
 
 @contextlib.contextmanager
@@ -203,19 +218,19 @@ def _nothing_after_the_noise(recipe: Any) -> Iterator[None]:
     """Leave out un-whitening by factors that mix entries: outputs are then integers over steps per
     sigma, exactly.
     """
-    transform, finish = tiles._transform, kernels.low_rank_finish
+    transform, finish = panels.transform, kernels.low_rank_finish
 
     def only_whiten(work: Values, factor: Any, axis: int, *, inverse: bool) -> Values:
         return transform(work, factor, axis, inverse=True) if inverse else work
 
     def only_scale(sums: Values, out: Values, *_whitening: Any) -> None:
-        out[...] = sums / recipe.ratio
+        out[...] = sums / recipe.steps_per_sigma
 
     try:
-        tiles._transform, kernels.low_rank_finish = only_whiten, only_scale
+        panels.transform, kernels.low_rank_finish = only_whiten, only_scale
         yield
     finally:
-        tiles._transform, kernels.low_rank_finish = transform, finish
+        panels.transform, kernels.low_rank_finish = transform, finish
 
 
 # --- from outputs to integers
@@ -272,7 +287,7 @@ def _rounded(steps: Values) -> Values:
 
 
 def _mixes(recipe: Any) -> bool:
-    return isinstance(recipe, KroneckerRecipe) and any(
+    return isinstance(recipe, KroneckerPrivatizer) and any(
         factor.diagonal() is None for factor in recipe.noise.factors
     )
 
@@ -283,10 +298,10 @@ def _integers(recipe: Any, out: Values) -> Values:
     """
     exact = out.astype(np.longdouble)
     if _mixes(recipe):
-        return _rounded(exact * np.longdouble(recipe.ratio))
-    if isinstance(recipe, KroneckerRecipe):
+        return _rounded(exact * np.longdouble(recipe.steps_per_sigma))
+    if isinstance(recipe, KroneckerPrivatizer):
         return _rounded(
-            _mix(exact, recipe.noise.factors, inverse=True) * np.longdouble(recipe.ratio)
+            _mix(exact, recipe.noise.factors, inverse=True) * np.longdouble(recipe.steps_per_sigma)
         )
     return _rounded(exact / np.longdouble(recipe.step))
 
@@ -295,7 +310,7 @@ def _check_unwhitened(recipe: Any, integers: Values, out: Values) -> None:
     """Published floats are the integers, un-whitened: nothing else of the data is in them."""
     expected = _mix(
         integers.astype(np.longdouble), recipe.noise.factors, inverse=False
-    ) / np.longdouble(recipe.ratio)
+    ) / np.longdouble(recipe.steps_per_sigma)
     size = math.sqrt(out.size) * float(np.max(np.abs(expected))) * _condition(recipe)
     np.testing.assert_allclose(out, expected.astype(np.float64), rtol=1e-11, atol=1e-14 * size)
 
@@ -303,7 +318,7 @@ def _check_unwhitened(recipe: Any, integers: Values, out: Values) -> None:
 def _condition(recipe: Any) -> float:
     """By how much mixing may enlarge the rounding of an output."""
     condition = 1.0
-    for factor in recipe.noise.factors if isinstance(recipe, KroneckerRecipe) else ():
+    for factor in recipe.noise.factors if isinstance(recipe, KroneckerPrivatizer) else ():
         if isinstance(factor, DenseFactor):
             condition *= factor.size * float(factor.singular[0]) / factor.smallest
         elif isinstance(factor, LowRankFactor):
@@ -334,7 +349,7 @@ def verified_mu(component: Component) -> tuple[float, float]:
     single = _step_profile(verified)
     assert isinstance(single, GaussianProfile)
     if single is verified:
-        return (single.mu if steps == 1 else float(component.fitted.mu or 0.0)), single.mu
+        return (single.mu if steps == 1 else float(component.discretized.mu or 0.0)), single.mu
     return single.mu, math.inf
 
 
@@ -357,7 +372,7 @@ class Subject:
     @property
     def spherical(self) -> bool:
         """Whether the noise is one random direction."""
-        return isinstance(self.component.fitted.recipe, SphericalRecipe)
+        return isinstance(self.component.privatizer, SphericalPrivatizer)
 
     def outputs(self, values: Values, *, published: bool = False) -> Values:
         """What the tasks write for ``values``: in the lossless view, or as it is published."""
@@ -395,8 +410,8 @@ class Subject:
         """
         if self.spherical:
             quiet = dataclasses.replace(self, component=_without_noise(self.component, reach))
-            return _integers(quiet.component.fitted.recipe, quiet.outputs(values))
-        recipe = self.component.fitted.recipe
+            return _integers(quiet.component.privatizer, quiet.outputs(values))
+        recipe = self.component.privatizer
         with _nothing_after_the_noise(recipe) if _mixes(recipe) else contextlib.nullcontext():
             return _integers(recipe, self.outputs(values))
 
@@ -404,13 +419,13 @@ class Subject:
         """How many integers make one standard deviation; for spherical noise, the unit of length of
         its law.
         """
-        recipe = self.component.fitted.recipe
-        if isinstance(recipe, IidRecipe):
-            return recipe.grid.ratio
-        if isinstance(recipe, KroneckerRecipe):
-            return recipe.ratio
-        assert isinstance(recipe, SphericalRecipe)
-        step = _without_noise(self.component, reach).fitted.recipe.step
+        recipe = self.component.privatizer
+        if isinstance(recipe, IidPrivatizer):
+            return recipe.grid.steps_per_sigma
+        if isinstance(recipe, KroneckerPrivatizer):
+            return recipe.steps_per_sigma
+        assert isinstance(recipe, SphericalPrivatizer)
+        step = _without_noise(self.component, reach).privatizer.step
         assert step is not None
         return recipe.noise.law.scale / step
 
@@ -429,12 +444,12 @@ class Subject:
         packed, and nothing else.
         """
         lossless, published = self.outputs(values), self.outputs(values, published=True)
-        recipe = self.component.fitted.recipe
+        recipe = self.component.privatizer
         if _mixes(recipe):
             _check_unwhitened(recipe, self.integers(values), lossless)
         query, dtype = self.component.query, published.dtype
         if dtype.kind == "i":
-            step = self.component.fitted.recipe.step
+            step = self.component.privatizer.step
             assert step is not None
             expected = np.rint(lossless / step)
         else:
@@ -446,14 +461,14 @@ class Subject:
         """A release of ``nothing``, whose answer is 0, is the noise: the integers of every tile's
         own stream, and no others.
         """
-        found, ratio = self.integers(nothing), self.steps_per_sigma()
+        found, steps_per_sigma = self.integers(nothing), self.steps_per_sigma()
         _, component = _lossless(self.plan, self.component)
         binding = bytes.fromhex(recipe_digest(self.fingerprint, component))
         for index in component.tiling.indices():
             block = found[component.tiling.box(index)]
             stream = self.key.tile(fingerprint=binding, component=component.name, index=index)
             drawn = np.empty(block.size)
-            gaussian_integers(stream, ratio, drawn)
+            gaussian_integers(stream, steps_per_sigma, drawn)
             np.testing.assert_array_equal(
                 np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64)
             )

@@ -173,11 +173,8 @@ def _cheap(subject: Subject) -> bool:
 def same_recipe(one: Subject, other: Subject) -> bool:
     """Whether two plans add the same noise to answers on the same grid."""
     a, b = one.component, other.component
-    same = (
-        a.fitted.recipe.to_dict() == b.fitted.recipe.to_dict()
-        and a.fitted.records_to_dict() == b.fitted.records_to_dict()
-    )
-    noise = a.fitted.recipe.noise.to_dict() == b.fitted.recipe.noise.to_dict()
+    same = a.grid_to_dict() == b.grid_to_dict()
+    noise = a.privatizer.noise.to_dict() == b.privatizer.noise.to_dict()
     return (
         same
         and noise

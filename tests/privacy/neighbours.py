@@ -60,17 +60,19 @@ def _near_in(value: float, dtype: np.dtype[Any]) -> list[float]:
 
 def grid_steps(component: Component) -> list[float]:
     """Every grid that the component rounds to, in units of the data."""
-    fitted, steps = component.fitted, []
+    privatizer, steps = component.privatizer, []
+    records = component.exact_sum and component.exact_sum.records
     for grid in (
-        getattr(fitted.recipe, "grid", None),
-        fitted.recipe.clip_grid,
-        fitted.records and fitted.records.grid,
+        getattr(privatizer, "grid", None),
+        privatizer.clip_grid,
+        records and records.grid,
     ):
         if grid:
             steps.append(grid.step)
-    noise = fitted.recipe.noise
-    if isinstance(noise, KroneckerNoise) and hasattr(fitted.recipe, "ratio"):
-        steps.append(math.prod(factor.smallest for factor in noise.factors) / fitted.recipe.ratio)
+    noise = privatizer.noise
+    if isinstance(noise, KroneckerNoise) and hasattr(privatizer, "steps_per_sigma"):
+        smallest = math.prod(factor.smallest for factor in noise.factors)
+        steps.append(smallest / privatizer.steps_per_sigma)
     return steps
 
 
@@ -173,7 +175,7 @@ def _unit_vectors(
         ("one entry", one.reshape(shape)),
         ("random", (random / np.linalg.norm(random)).reshape(shape)),
     ]
-    noise = component.fitted.recipe.noise
+    noise = component.privatizer.noise
     if isinstance(noise, KroneckerNoise) and axes is not None:
         vectors = [quietest_vector(noise.factors[axis]) for axis in axes]
         quiet = _outer(vectors)
@@ -297,7 +299,7 @@ def _hostile_positions(
     if not component.query.summed and axis < len(tiling.extent):
         border = tiling.extent[axis]
         found += [p for p in (border - 1, border) if 0 <= p < count]
-        noise = component.fitted.recipe.noise
+        noise = component.privatizer.noise
         if isinstance(noise, KroneckerNoise) and axis < len(noise.factors):
             factor = noise.factors[axis]
             inverse = factor.inverse() if isinstance(factor, DenseFactor) else None
@@ -464,7 +466,7 @@ def declared_groups(
 ) -> Iterator[Group]:
     """Stars around a result: each other one just within the declared l2 distance, in each step."""
     radius = component.query.sensitivity.radius
-    clamp = component.fitted.recipe.largest
+    clamp = component.privatizer.largest
     spacing = grid_steps(component)
     for number in range(groups):
         seen = _window(shape, window)

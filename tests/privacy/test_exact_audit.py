@@ -191,7 +191,7 @@ def test_long_modes_with_large_offsets(tmp_path: Path) -> None:
         accept_uncertified=True,
     )
     subject = Subject.of(spec, file)
-    cut = subject.component.fitted.recipe.largest
+    cut = subject.component.privatizer.largest
     for offset in (0.999 * 2.0**27, 0.999 * cut):
         base = np.zeros(n)
         base[:few] = offset

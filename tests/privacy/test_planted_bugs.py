@@ -21,10 +21,21 @@ from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.mechanisms.spherical import paper_psi
 from dpdask.noise import SphericalNoise
 from dpdask.planning import Component
+from dpdask.privatizers.base import Tile
 from dpdask.privatizers.grid import Grid
-from dpdask.privatizers.recipes import IidRecipe, KroneckerRecipe, SphericalRecipe, Tile
+from dpdask.privatizers.iid import IidPrivatizer
+from dpdask.privatizers.kronecker import KroneckerPrivatizer
+from dpdask.privatizers.spherical import SphericalPrivatizer
 from dpdask.queries import Clip
-from tests.privacy.audit import KEY, Group, SourceFile, Subject, audit_group, reused_noise
+from tests.privacy.audit import (
+    KEY,
+    Group,
+    SourceFile,
+    Subject,
+    audit_group,
+    calibrated_noise,
+    reused_noise,
+)
 from tests.privacy.campaign import same_recipe
 from tests.privacy.neighbours import declared_groups, record_groups
 
@@ -66,8 +77,9 @@ def worst(subject: Subject, *, axis: int | None = 0, contributions: int = 1) -> 
 
 def with_recipe(subject: Subject, recipe: Any, component: Component | None = None) -> Subject:
     component = component or subject.component
-    fitted = dataclasses.replace(component.fitted, recipe=recipe)
-    return dataclasses.replace(subject, component=dataclasses.replace(component, fitted=fitted))
+    discretized = dataclasses.replace(component.discretized, privatizer=recipe)
+    component = dataclasses.replace(component, discretized=discretized)
+    return dataclasses.replace(subject, component=component)
 
 
 CLIP = {"privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0}}
@@ -79,11 +91,11 @@ RANGE = {"privacy_unit": {"record_dim": 0, "ranges": [[0.0, 1.0]]}}
 )
 def test_half_the_sigma(sections: dict[str, Any], tmp_path: Path) -> None:
     subject = subject_of(tmp_path, **sections)
-    recipe = subject.component.fitted.recipe
-    assert isinstance(recipe, IidRecipe)
+    recipe = subject.component.privatizer
+    assert isinstance(recipe, IidPrivatizer)
     assert 0.99 < worst(subject) <= 1
     quieter = dataclasses.replace(
-        recipe.grid, ratio=recipe.grid.ratio / 2
+        recipe.grid, steps_per_sigma=recipe.grid.steps_per_sigma / 2
     )  # fewer steps per sigma on the same grid
     assert worst(with_recipe(subject, dataclasses.replace(recipe, grid=quieter))) > 1.9
 
@@ -91,8 +103,8 @@ def test_half_the_sigma(sections: dict[str, Any], tmp_path: Path) -> None:
 def test_half_the_sigma_of_coloured_noise(tmp_path: Path) -> None:
     factors = ["identity", {"covariance": (np.eye(6) + 0.5).tolist()}]
     subject = subject_of(tmp_path, mechanism={"name": "imgm", "factors": factors})
-    recipe = subject.component.fitted.recipe
-    assert isinstance(recipe, KroneckerRecipe)
+    recipe = subject.component.privatizer
+    assert isinstance(recipe, KroneckerPrivatizer)
     assert 0.99 < worst(subject) <= 1
     first, second = recipe.noise.factors
     quieter = dataclasses.replace(
@@ -104,8 +116,8 @@ def test_half_the_sigma_of_coloured_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mechanism", ["rank-one", "k-norm"])
 def test_half_the_scale_of_spherical_noise(mechanism: str, tmp_path: Path) -> None:
     subject = subject_of(tmp_path, mechanism=mechanism)
-    recipe = subject.component.fitted.recipe
-    assert isinstance(recipe, SphericalRecipe)
+    recipe = subject.component.privatizer
+    assert isinstance(recipe, SphericalPrivatizer)
     assert 0.99 < worst(subject) <= 1
     law = type(recipe.noise.law)(recipe.noise.law.scale / 2)
     quieter = dataclasses.replace(recipe, noise=SphericalNoise(recipe.noise.shape, law))
@@ -122,9 +134,9 @@ def test_half_the_sensitivity(query: str, tmp_path: Path) -> None:
     halved = subject_of(
         tmp_path, name="other", query=query, privacy_unit={"record_dim": 0, "l2_clip_norm": 0.5}
     )
-    recipe, loose = halved.component.fitted.recipe, honest.component.fitted
-    assert isinstance(recipe, IidRecipe)
-    assert isinstance(loose.recipe, IidRecipe)
+    recipe, loose = halved.component.privatizer, honest.component.privatizer
+    assert isinstance(recipe, IidPrivatizer)
+    assert isinstance(loose, IidPrivatizer)
     if query == "identity":
         wide = dataclasses.replace(
             recipe,
@@ -137,8 +149,10 @@ def test_half_the_sensitivity(query: str, tmp_path: Path) -> None:
         broken = with_recipe(
             honest,
             dataclasses.replace(
-                loose.recipe,
-                grid=dataclasses.replace(loose.recipe.grid, ratio=loose.recipe.grid.ratio / 2),
+                loose,
+                grid=dataclasses.replace(
+                    loose.grid, steps_per_sigma=loose.grid.steps_per_sigma / 2
+                ),
             ),
         )
     assert worst(broken) > 1.9
@@ -194,10 +208,10 @@ def test_noise_reused_across_releases(tmp_path: Path) -> None:
     assert len(reused_noise(nameless)) == 1
 
 
-class FloatRecipe(IidRecipe):
+class FloatRecipe(IidPrivatizer):
     """Noise drawn as floats and added to values that are on no grid."""
 
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+    def apply(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
         words = np.empty(2, np.uint64)
         tile.stream.filler(0, words)()
         noise = np.random.default_rng(words.tolist()).normal(0.0, self.noise.sigma, out.shape)  # type: ignore[attr-defined]
@@ -208,22 +222,23 @@ def test_float_noise(tmp_path: Path) -> None:
     subject = subject_of(
         tmp_path, query={"name": "precomputed", "l2_sensitivity": 1.0}, privacy_unit={}
     )
-    recipe = subject.component.fitted.recipe
-    assert isinstance(recipe, IidRecipe)
+    recipe = subject.component.privatizer
+    assert isinstance(recipe, IidPrivatizer)
     broken = with_recipe(subject, FloatRecipe(noise=recipe.noise, grid=recipe.grid))
     assert 0.9 < worst(subject) <= 1
     assert worst(broken) == math.inf
 
 
-class HalfNoiseRecipe(IidRecipe):
+class HalfNoiseRecipe(IidPrivatizer):
     """Integers of half the size, on a grid that claims all of it: the noise of both neighbours
     cancels all the same.
     """
 
-    def release(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
-        IidRecipe.release(
+    def apply(self, tile: Tile, out: np.ndarray[Any, Any]) -> None:
+        IidPrivatizer.apply(
             dataclasses.replace(
-                self, grid=dataclasses.replace(self.grid, ratio=self.grid.ratio / 2)
+                self,
+                grid=dataclasses.replace(self.grid, steps_per_sigma=self.grid.steps_per_sigma / 2),
             ),
             tile,
             out,
@@ -232,8 +247,8 @@ class HalfNoiseRecipe(IidRecipe):
 
 def test_integers_that_are_not_those_of_the_stream(tmp_path: Path) -> None:
     subject = subject_of(tmp_path)
-    recipe = subject.component.fitted.recipe
-    assert isinstance(recipe, IidRecipe)
+    recipe = subject.component.privatizer
+    assert isinstance(recipe, IidPrivatizer)
     broken = with_recipe(
         subject, HalfNoiseRecipe(noise=recipe.noise, grid=recipe.grid, clips=True, record_axis=0)
     )
@@ -253,11 +268,10 @@ def test_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
         privacy_unit={},
     )
     assert 0.9 < worst(subject) <= 1
-    component = subject.component
-    noise = component.calibrated.noise
-    ratio = 2.0**6
-    grid = Grid(step=noise.entry_std / ratio, ratio=ratio, low=-(2**40), high=2**40)
-    assert worst(with_recipe(subject, IidRecipe(noise=noise, grid=grid))) > 1
+    noise = calibrated_noise(subject.plan)
+    steps = 2.0**6
+    grid = Grid(step=noise.entry_std / steps, steps_per_sigma=steps, low=-(2**40), high=2**40)
+    assert worst(with_recipe(subject, IidPrivatizer(noise=noise, grid=grid))) > 1
 
 
 def test_whitened_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None:
@@ -266,17 +280,18 @@ def test_whitened_rounding_that_the_noise_does_not_cover(tmp_path: Path) -> None
     subject = subject_of(
         tmp_path, query=declared, privacy_unit={}, mechanism={"name": "imgm", "factors": factors}
     )
-    recipe, planned = subject.component.fitted.recipe, subject.component.calibrated.noise
-    assert isinstance(recipe, KroneckerRecipe)
+    recipe, planned = subject.component.privatizer, calibrated_noise(subject.plan)
+    assert isinstance(recipe, KroneckerPrivatizer)
     assert 0.9 < worst(subject) <= 1
-    assert worst(with_recipe(subject, dataclasses.replace(recipe, noise=planned, ratio=2.0**7))) > 1
+    broken = dataclasses.replace(recipe, noise=planned, steps_per_sigma=2.0**7)
+    assert worst(with_recipe(subject, broken)) > 1
 
 
 def test_rank_one_noise_as_its_paper_calibrates_it(tmp_path: Path) -> None:
     """R1SMG Thm 5 is false: its noise is too small for the profile that the same budget needs."""
     subject = subject_of(tmp_path, mechanism="rank-one")
-    recipe, radius = subject.component.fitted.recipe, subject.component.query.sensitivity.radius
-    assert isinstance(recipe, SphericalRecipe)
+    recipe, radius = subject.component.privatizer, subject.component.query.sensitivity.radius
+    assert isinstance(recipe, SphericalPrivatizer)
     assert 0.99 < worst(subject) <= 1
     psi = paper_psi(dimension=math.prod(SHAPE), delta=1e-6)
     law = HalfNormal(math.sqrt(2 * radius**2 / psi))
@@ -295,7 +310,7 @@ def test_a_clip_that_forgets_the_record_axis(mechanism: Any, tmp_path: Path) -> 
     turned = dataclasses.replace(query, bound=dataclasses.replace(query.bound, record_axis=1))
     component = dataclasses.replace(subject.component, query=turned)
     broken = with_recipe(
-        subject, dataclasses.replace(subject.component.fitted.recipe, record_axis=1), component
+        subject, dataclasses.replace(subject.component.privatizer, record_axis=1), component
     )
     record = np.zeros(SHAPE)
     record[0] = 1.0  # every column is within the norm, the record is not
@@ -326,8 +341,8 @@ def test_a_noise_that_depends_on_the_private_number_of_records(tmp_path: Path) -
     subject = subject_of(tmp_path, query="sum", privacy_unit=unit)
     fewer = subject_of(tmp_path, shape=(7, 6), name="fewer", query="sum", privacy_unit=unit)
     assert same_recipe(subject, fewer)
-    recipe = fewer.component.fitted.recipe
-    assert isinstance(recipe, IidRecipe)
+    recipe = fewer.component.privatizer
+    assert isinstance(recipe, IidPrivatizer)
     finer = dataclasses.replace(
         recipe, grid=dataclasses.replace(recipe.grid, step=recipe.grid.step * 7 / 8)
     )

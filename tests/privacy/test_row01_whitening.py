@@ -6,7 +6,7 @@ large offset and a change that every addition rounds up: verified mu 0.043, and 
 really lay 0.0625 apart.
 
 Both neighbours go through the real recipe with one key, so the noise cancels: the difference of the
-integers that noise is added to, divided by the ratio, is the exact whitened distance.
+integers that noise is added to, divided by the steps per sigma, is the exact whitened distance.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dpdask.keystream import ReleaseKey
 from dpdask.noise import DenseFactor, KroneckerNoise, LowRankFactor, ScaledIdentity
 from dpdask.privacy import Adjacency
 from dpdask.privatizers import kernels
-from dpdask.privatizers.recipes import Tile
-from dpdask.queries.identity import Precomputed
+from dpdask.privatizers.base import Tile
+from dpdask.queries.precomputed import Precomputed
 from dpdask.sensitivity import L2Ball, Origin
 
 KEY = ReleaseKey(bytes(range(32)))
@@ -55,8 +55,8 @@ def distance(
     for answer in (one, other):
         stream = KEY.tile(fingerprint=bytes(32), component="data", index=(0,))
         box = tuple(slice(0, n) for n in answer.shape)
-        recipe.release(Tile(values=answer, box=box, stream=stream), np.empty(answer.shape))
-    return float(np.linalg.norm(seen[1] - seen[0])) / recipe.ratio
+        recipe.apply(Tile(values=answer, box=box, stream=stream), np.empty(answer.shape))
+    return float(np.linalg.norm(seen[1] - seen[0])) / recipe.steps_per_sigma
 
 
 @pytest.mark.parametrize("share", [0.51, 1.02, 1.51, 2.0])
@@ -75,24 +75,26 @@ def test_a_long_low_rank_mode_with_a_large_offset(
         share * 2.0**-21 / direction[-1, 0]
     )  # 0.1.0's running sum, near 2^31, had a last place of 2^-21
     query, noise, mu = declared(factor, change * math.sqrt(half) * (1 + 1e-9))
-    fitted = query.fit(noise, mu=mu, asked=None)
+    discretized, _ = query.discretize(noise, mu=mu, steps_per_sigma=None)
     one = np.zeros((n, 1))
-    one[:half] = math.floor(fitted.recipe.largest * offset)
+    one[:half] = math.floor(discretized.privatizer.largest * offset)
     other = one.copy()
     other[half:] = change
     assert np.linalg.norm(other - one) <= query.sensitivity.l2
-    real = distance(fitted.recipe, one, other, monkeypatch)
-    assert 0.85 * mu < real <= fitted.mu
+    real = distance(discretized.privatizer, one, other, monkeypatch)
+    assert 0.85 * mu < real <= discretized.mu
 
 
 def test_what_is_verified_is_charged_and_the_cut_is_stated() -> None:
     n = 2**18
     factor = LowRankFactor(1000.0, np.full((n, 1), 1 / math.sqrt(n)), [1.0])
     query, noise, mu = declared(factor, 0.9)
-    fitted = query.fit(noise, mu=mu, asked=None)
-    assert fitted.mu == mu  # the noise grew instead
-    assert query.bound_to_dict(fitted)["clamped_at"] == fitted.recipe.largest >= 2.0**16
-    assert fitted.recipe.noise.entry_std <= noise.entry_std * 1.01
+    discretized, _ = query.discretize(noise, mu=mu, steps_per_sigma=None)
+    assert discretized.mu == mu  # the noise grew instead
+    assert (
+        query.bound_to_dict(discretized)["clamped_at"] == discretized.privatizer.largest >= 2.0**16
+    )
+    assert discretized.privatizer.noise.entry_std <= noise.entry_std * 1.01
 
 
 def test_the_inverse_that_is_applied_bounds_the_sensitivity() -> None:

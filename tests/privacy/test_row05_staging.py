@@ -268,7 +268,7 @@ def test_another_inverse_is_another_recipe(space: Workspace) -> None:
     plan = make_plan(parse_release_spec(space.spec(mechanism=mechanism, **SLOWLY)))
     again = make_plan(parse_release_spec(space.spec(mechanism=mechanism, **SLOWLY)))
     assert again.fingerprint == plan.fingerprint
-    factor = again.data.fitted.recipe.noise.factors[1]  # type: ignore[attr-defined]
+    factor = again.data.privatizer.noise.factors[1]  # type: ignore[attr-defined]
     other = factor.inverse().copy()
     other[0, 0] = np.nextafter(other[0, 0], 1)
     object.__setattr__(factor, "_inverse", other)

@@ -22,7 +22,7 @@ from dpdask.errors import (
 )
 from dpdask.planning import make_plan
 from dpdask.privacy import PrivacyBudget
-from dpdask.privatizers.recipes import KroneckerRecipe
+from dpdask.privatizers.kronecker import KroneckerPrivatizer
 from dpdask.releases.api import abort, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
@@ -68,9 +68,9 @@ def test_several_records_of_one_unit_may_add_up_under_a_dense_factor(space: Work
     mechanism = {"name": "imgm", "factors": [{"dense": ((dense + dense.T) / 2).tolist()}]}
     unit = {"record_dim": 0, "ranges": [0, 1], "max_contributions": n}
     plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit, mechanism=mechanism)))
-    [factor] = plan.data.fitted.recipe.noise.factors  # type: ignore[attr-defined]
+    [factor] = plan.data.privatizer.noise.factors  # type: ignore[attr-defined]
     real = float(np.linalg.norm(np.linalg.solve(factor.to_dense(), np.ones(n))))
-    assert real <= plan.data.calibrated.quantities["mu"] * (1 + 1e-9)
+    assert real <= plan.data.mu * (1 + 1e-9)
 
 
 def test_rounding_counts_every_record_of_a_unit(space: Workspace) -> None:
@@ -83,10 +83,14 @@ def test_rounding_counts_every_record_of_a_unit(space: Workspace) -> None:
             parse_release_spec(space.spec(privacy_unit=unit, noise={"steps_per_sigma": 2048}))
         )
     plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit)))
-    recipe = plan.data.fitted.recipe
-    assert isinstance(recipe, KroneckerRecipe)
+    recipe = plan.data.privatizer
+    assert isinstance(recipe, KroneckerPrivatizer)
     scale = math.prod(factor.smallest for factor in recipe.noise.factors)
-    worst = (np.rint(1 / scale * recipe.ratio) + 1) / recipe.ratio * math.sqrt(2 * n)
+    worst = (
+        (np.rint(1 / scale * recipe.steps_per_sigma) + 1)
+        / recipe.steps_per_sigma
+        * math.sqrt(2 * n)
+    )
     verified = plan.guarantee.verified
     assert worst <= verified.mu * (1 + 1e-9)  # type: ignore[attr-defined]
 

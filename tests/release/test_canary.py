@@ -120,7 +120,7 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
     graph = {
         "tile": task,
         "norms": Task(
-            "norms", tasks.clip_part, plan.data.fitted.recipe.clip_grid, slice(0, 1), sealed
+            "norms", tasks.clip_part, plan.data.privatizer.clip_grid, slice(0, 1), sealed
         ),
     }
     for printed in (
@@ -146,13 +146,13 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
         clip_grid = None
         noise = None
 
-        def release(self, block: Any, *_args: Any, **_options: Any) -> None:
+        def apply(self, block: Any, *_args: Any, **_options: Any) -> None:
             raise ValueError(f"cannot work with {block.max()!r}")
 
     from dpdask.execution.driver import _job
 
     job = _job(plan, plan.data, ReleaseKey(KEY), Publisher.of(plan.output, "name"))
-    object.__setattr__(job.fitted, "recipe", Broken())
+    object.__setattr__(job, "privatizer", Broken())
     with pytest.raises(Exception, match="a task failed") as caught:
         tasks.write_tiles(job, [(0, 0)])
     error = caught.value

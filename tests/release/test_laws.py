@@ -111,7 +111,7 @@ def noise_of(plan: ReleasePlan, fingerprint: str = "ab" * 32) -> np.ndarray[Any,
 
 def whitened(noise: np.ndarray[Any, Any], plan: ReleasePlan) -> np.ndarray[Any, Any]:
     """The standard normal numbers that the noise was made of, by explicit matrices."""
-    law = plan.data.fitted.recipe.noise
+    law = plan.data.privatizer.noise
     if not isinstance(law, KroneckerNoise):
         return noise / law.entry_std
     left, right = (factor.to_dense() for factor in law.factors)
@@ -157,7 +157,7 @@ def test_a_coloured_axis_is_correlated_across_tile_borders(space: Workspace) -> 
     """Along the strong direction all rows move together, those of different chunks too."""
     plan = plan_on_zeros(space, **COLOURED["low-rank"])
     noise = noise_of(plan)
-    law = plan.data.fitted.recipe.noise
+    law = plan.data.privatizer.noise
     assert isinstance(law, KroneckerNoise)
     along = np.ones(96) / np.sqrt(96) @ noise / law.factors[0].scales[0]  # type: ignore[attr-defined]
     assert stats.kstest(along, "norm").pvalue > SURE
@@ -171,7 +171,7 @@ def test_rank_one_noise_has_one_direction_shared_by_all_tiles(space: Workspace) 
     uniform.
     """
     plan = plan_on_zeros(space, mechanism="rank-one", accept_uncertified=True)
-    law = plan.data.fitted.recipe.noise
+    law = plan.data.privatizer.noise
     assert isinstance(law, SphericalNoise)
     key = ReleaseKey(KEY)
     sizes = plan.data.tiling.sizes()
@@ -202,7 +202,7 @@ def test_rank_one_noise_has_one_direction_shared_by_all_tiles(space: Workspace) 
 
 def test_k_norm_noise_has_its_radius(space: Workspace) -> None:
     plan = plan_on_zeros(space, mechanism="k-norm", accept_uncertified=True)
-    law = plan.data.fitted.recipe.noise
+    law = plan.data.privatizer.noise
     assert isinstance(law, SphericalNoise)
     radii = np.array(
         [np.linalg.norm(noise_of(plan, n.to_bytes(32, "big").hex())) for n in range(5)]
@@ -227,7 +227,7 @@ def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> No
             plan.layout.write_chunk
         )
         out[box] = whole[tuple(slice(0, part.stop - part.start) for part in box)]
-    z = out / (plan.data.fitted.recipe.noise.entry_std / plan.data.query.divisor)
+    z = out / (plan.data.privatizer.noise.entry_std / plan.data.query.divisor)
     if query == "covariance":
         assert np.array_equal(z, z.T)
         off = z[np.triu_indices(240, 1)] * np.sqrt(2)  # the mean of two

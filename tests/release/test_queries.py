@@ -176,19 +176,22 @@ def test_rounding_a_hundred_thousand_records_does_not_show(
     space.source(np.full((count, 2), 1.0), chunks=(25_000, 2))
     spec = space.spec(query=query, privacy_unit={"record_dim": 0, "adjacency": adjacency, **unit})
     plan = make_plan(parse_release_spec(spec))
+    exact_sum = plan.data.exact_sum
+    assert exact_sum is not None
     answers = plan.data.query.partial(  # type: ignore[attr-defined]
         plan.source,
-        plan.data.fitted,
+        exact_sum,
         (slice(0, 2),) * len(plan.layout.shape),
         slice(0, count),
         None,
     )
     bounded = np.full((count, 2), 1.0 if "ranges" in unit else math.sqrt(0.5))
     exact = bounded.sum(axis=0) if query == "sum" else bounded.T @ bounded
-    error = float(np.max(np.abs(plan.data.fitted.answer(answers) - exact)))
-    std = plan.data.fitted.recipe.noise.entry_std
+    error = float(np.max(np.abs(exact_sum.answer(answers) - exact)))
+    std = plan.data.privatizer.noise.entry_std
     assert error < 0.1 * std
-    assert error <= plan.data.query.bias(plan.data.fitted) + plan.data.fitted.answer_step  # type: ignore[attr-defined]
+    bias = plan.data.query.bias(exact_sum)  # type: ignore[attr-defined]
+    assert error <= bias + exact_sum.answer_step
     assert plan.warnings == () or query == "covariance"
 
 
@@ -287,13 +290,14 @@ def neighbours_reach(
                 )
             )
             plan = make_plan(spec)
-            query_, fitted = plan.data.query, plan.data.fitted
+            query_, exact_sum = plan.data.query, plan.data.exact_sum
+            assert exact_sum is not None
             records = slice(0, x.shape[0])
             box = tuple(slice(0, n) for n in query_.answer_shape)
-            answers.append(fitted.answer(query_.partial(plan.source, fitted, box, records, None)))  # type: ignore[attr-defined]
-        grown = (
-            fitted.recipe.noise.entry_std / plan.data.calibrated.noise.entry_std
-        )  # to cover rounding
+            total = query_.partial(plan.source, exact_sum, box, records, None)  # type: ignore[attr-defined]
+            answers.append(exact_sum.answer(total))
+        calibrated_std = query_.sensitivity.radius / (plan.data.mu or 0.0)
+        grown = plan.data.noise.entry_std / calibrated_std  # to cover rounding
         worst = max(
             worst,
             float(np.linalg.norm(answers[0] - answers[1])) / query_.sensitivity.radius / grown,

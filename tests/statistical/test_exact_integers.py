@@ -15,34 +15,36 @@ import pytest
 from scipy import special, stats
 
 from dpdask.keystream import ReleaseKey
-from dpdask.privatizers.tiles import gaussian_integers
+from dpdask.privatizers.blocks import gaussian_integers
 
 KEY = ReleaseKey(b"a fixed key for statistics, 32 b")
 REJECT = 1e-12
 Draws = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def draws(ratio: float, count: int, tile: int = 0) -> Draws:
+def draws(steps_per_sigma: float, count: int, tile: int = 0) -> Draws:
     out = np.empty(count)
-    gaussian_integers(KEY.tile(fingerprint=bytes(32), component="law", index=(tile,)), ratio, out)
+    gaussian_integers(
+        KEY.tile(fingerprint=bytes(32), component="law", index=(tile,)), steps_per_sigma, out
+    )
     return out
 
 
-def cell_edges(ratio: float) -> Draws:
+def cell_edges(steps_per_sigma: float) -> Draws:
     """Half-integers: every integer within 4 sigma for small S, 2,000 cells for large S, and tails
     to 5 sigma.
     """
-    reach = 4 * ratio
+    reach = 4 * steps_per_sigma
     core = (
         np.arange(-reach, reach + 1) if reach <= 1000 else np.rint(np.linspace(-reach, reach, 2001))
     )
-    tails = np.rint(ratio * np.arange(4.25, 5.01, 0.25))
+    tails = np.rint(steps_per_sigma * np.arange(4.25, 5.01, 0.25))
     return np.concatenate([-np.inf, -tails[::-1], core, tails, np.inf], axis=None)[...] + 0.5
 
 
-def chi_square_p(counts: Draws, ratio: float) -> float:
-    """How likely counts as uneven as these are under round(N(0, ratio^2))."""
-    edges = cell_edges(ratio) / ratio
+def chi_square_p(counts: Draws, steps_per_sigma: float) -> float:
+    """How likely counts as uneven as these are under round(N(0, steps_per_sigma^2))."""
+    edges = cell_edges(steps_per_sigma) / steps_per_sigma
     lower, upper = edges[:-1], edges[1:]
     flip = lower > 0
     probabilities = np.where(
@@ -53,61 +55,65 @@ def chi_square_p(counts: Draws, ratio: float) -> float:
     return float(stats.chi2.sf(np.sum((counts - expected) ** 2 / expected), counts.size - 1))
 
 
-def count_cells(values: Draws, ratio: float) -> Draws:
-    return np.histogram(values, cell_edges(ratio))[0].astype(float)
+def count_cells(values: Draws, steps_per_sigma: float) -> Draws:
+    return np.histogram(values, cell_edges(steps_per_sigma))[0].astype(float)
 
 
-def law_p(values: Draws, ratio: float) -> float:
+def law_p(values: Draws, steps_per_sigma: float) -> float:
     """The least of three: all cells, the second moment S^2 + 1/12, the balance of signs; three
     times it, for the choice.
     """
     n = values.size
-    spread = (np.mean((values / ratio) ** 2) - 1 - 1 / (12 * ratio**2)) * np.sqrt(n / 2)
+    spread = (
+        np.mean((values / steps_per_sigma) ** 2) - 1 - 1 / (12 * steps_per_sigma**2)
+    ) * np.sqrt(n / 2)
     balance = np.sum(np.sign(values)) / np.sqrt(n)
     moments = (2 * float(stats.norm.sf(abs(score))) for score in (spread, balance))
-    return 3 * min(chi_square_p(count_cells(values, ratio), ratio), *moments)
+    return 3 * min(chi_square_p(count_cells(values, steps_per_sigma), steps_per_sigma), *moments)
 
 
-@pytest.mark.parametrize("ratio", [2.0**6, 2.0**10, 2.0**14, 2.0**20])
-def test_the_law_over_all_cells_and_tails(ratio: float) -> None:
-    assert law_p(draws(ratio, 1 << 25), ratio) > REJECT
+@pytest.mark.parametrize("steps_per_sigma", [2.0**6, 2.0**10, 2.0**14, 2.0**20])
+def test_the_law_over_all_cells_and_tails(steps_per_sigma: float) -> None:
+    assert law_p(draws(steps_per_sigma, 1 << 25), steps_per_sigma) > REJECT
 
 
-def wrong_scale(values: Draws, ratio: float) -> Draws:
+def wrong_scale(values: Draws, steps_per_sigma: float) -> Draws:
     """As if S were 0.1 % larger."""
     return np.rint((values + np.random.default_rng(1).random(values.size) - 0.5) * 1.001)
 
 
-def sign_bias(values: Draws, ratio: float) -> Draws:
+def sign_bias(values: Draws, steps_per_sigma: float) -> Draws:
     """One value in 500 loses its sign."""
     biased = values.copy()
     biased[::500] = np.abs(biased[::500])
     return biased
 
 
-def missing_tail(values: Draws, ratio: float) -> Draws:
+def missing_tail(values: Draws, steps_per_sigma: float) -> Draws:
     """Nothing beyond 4.5 sigma."""
-    return np.clip(values, -4.5 * ratio, 4.5 * ratio)
+    return np.clip(values, -4.5 * steps_per_sigma, 4.5 * steps_per_sigma)
 
 
-def truncated_not_rounded(values: Draws, ratio: float) -> Draws:
+def truncated_not_rounded(values: Draws, steps_per_sigma: float) -> Draws:
     """Rounding towards zero, as a cast would."""
     return np.trunc(values + np.random.default_rng(2).random(values.size) - 0.5)
 
 
 @pytest.mark.parametrize("twin", [wrong_scale, sign_bias, missing_tail, truncated_not_rounded])
 def test_the_same_test_rejects_its_twins(twin: Callable[[Draws, float], Draws]) -> None:
-    ratio = 2.0**6
-    values = draws(ratio, 1 << 25)
-    assert law_p(twin(values, ratio), ratio) < REJECT
+    steps_per_sigma = 2.0**6
+    values = draws(steps_per_sigma, 1 << 25)
+    assert law_p(twin(values, steps_per_sigma), steps_per_sigma) < REJECT
 
 
 @pytest.mark.slow
 def test_a_hundred_million_draws_at_the_default_ratio() -> None:
-    ratio = 2.0**14
-    counts = sum(count_cells(draws(ratio, 1 << 24, tile), ratio) for tile in range(7, 14))
+    steps_per_sigma = 2.0**14
+    counts = sum(
+        count_cells(draws(steps_per_sigma, 1 << 24, tile), steps_per_sigma) for tile in range(7, 14)
+    )
     assert counts.sum() > 1e8
-    assert chi_square_p(counts, ratio) > REJECT
+    assert chi_square_p(counts, steps_per_sigma) > REJECT
 
 
 def test_pairs_and_neighbours_are_uncorrelated() -> None:

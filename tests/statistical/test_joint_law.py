@@ -16,11 +16,12 @@ from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.noise import DenseFactor, LowRankFactor
 from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.grid import Grid
-from dpdask.privatizers.tiles import add_kronecker, add_spherical
+from dpdask.privatizers.kronecker import add_kronecker
+from dpdask.privatizers.spherical import add_spherical
 
 KEY = ReleaseKey(b"a fixed key for statistics, 32 b")
 REJECT = 1e-12
-RATIO = 2.0**14
+STEPS = 2.0**14
 
 
 def stream(*index: int, component: str = "joint") -> TileStream:
@@ -61,7 +62,7 @@ def test_kronecker_noise_has_the_covariance_of_its_factors(factor: Any) -> None:
             samples[i],
             stream=stream(i),
             factors=[factor, scales],
-            ratio=RATIO,
+            steps_per_sigma=STEPS,
             low=[-1.0] * 2,
             high=[1.0] * 2,
         )
@@ -73,7 +74,7 @@ def test_kronecker_noise_has_the_covariance_of_its_factors(factor: Any) -> None:
 
 def spherical_releases(chunks: list[int], law: RadialLaw, count: int, component: str) -> np.ndarray:
     """Many releases of spherical noise on zeros, each drawn chunk by chunk."""
-    grid = Grid.for_range(sigma=law.scale / 4, low=-1.0, high=1.0, ratio=2.0**6)
+    grid = Grid.for_range(sigma=law.scale / 4, low=-1.0, high=1.0, steps_per_sigma=2.0**6)
     made = np.empty((count, sum(chunks)))
     for release in range(count):
         fingerprint = release.to_bytes(32, "big")

@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.privatizers.grid import (
+from dpdask.privatizers.clipping import (
     ENTRY_LIMIT,
-    Grid,
     clip_factors,
     clipped_on_grid,
     fine_clip_grid,
-    ratio_for_declared,
     record_norms,
 )
+from dpdask.privatizers.grid import Grid, steps_for_rounding
 
 ODD = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -5e-324, -0.0, 0.0, 1e-310]
 
@@ -46,7 +45,7 @@ def test_range_bounds_are_rounded_inwards() -> None:
     assert Fraction(grid.low) * Fraction(grid.step) >= -1
     assert Fraction(grid.high) * Fraction(grid.step) <= Fraction(5, 2)
     assert Fraction(grid.low - 1) * Fraction(grid.step) < -1
-    assert grid.step * grid.ratio == 0.3
+    assert grid.step * grid.steps_per_sigma == 0.3
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_range_bounds_are_rounded_inwards() -> None:
     [
         (lambda: Grid.for_range(sigma=1e-12, low=-1e9, high=1e9), OutOfReach),
         (
-            lambda: Grid.for_range(sigma=1.0, low=-3e6, high=3e6, ratio=2.0**30),
+            lambda: Grid.for_range(sigma=1.0, low=-3e6, high=3e6, steps_per_sigma=2.0**30),
             OutOfReach,
         ),  # between 2^51 and 2^52
         (lambda: Grid.for_range(sigma=1.0, low=0.000001, high=0.000002), InvalidSensitivity),
@@ -62,7 +61,7 @@ def test_range_bounds_are_rounded_inwards() -> None:
         (lambda: Grid.for_clip(sigma=1e9, norm=1e-3), InvalidSensitivity),
         (lambda: Grid.for_clip(sigma=math.nan, norm=1.0), InvalidSensitivity),
         (lambda: Grid.for_range(sigma=1e-310, low=-1e-300, high=1e-300), OutOfReach),
-        (lambda: ratio_for_declared(sigma=1e6, sensitivity=1e-3, entries=10**9), OutOfReach),
+        (lambda: steps_for_rounding(sigma=1e6, sensitivity=1e-3, entries=10**9), OutOfReach),
     ],
 )
 def test_what_cannot_be_exact_is_refused(recipe: Any, error: type[Exception]) -> None:
@@ -71,13 +70,13 @@ def test_what_cannot_be_exact_is_refused(recipe: Any, error: type[Exception]) ->
 
 
 def test_a_declared_sensitivity_is_inflated_by_at_most_a_thousandth() -> None:
-    ratio, inflated = ratio_for_declared(sigma=3.7, sensitivity=1.0, entries=10**6)
+    steps_per_sigma, inflated = steps_for_rounding(sigma=3.7, sensitivity=1.0, entries=10**6)
     assert 1.0 < inflated <= 1.001
     noise_for_inflated = 3.7 * inflated
     assert (
-        inflated >= 1 + noise_for_inflated / ratio * 1000
+        inflated >= 1 + noise_for_inflated / steps_per_sigma * 1000
     )  # the grid of the noise that is really added
-    assert ratio_for_declared(sigma=1.0, sensitivity=1.0, entries=1)[0] == 2.0**14
+    assert steps_for_rounding(sigma=1.0, sensitivity=1.0, entries=1)[0] == 2.0**14
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])

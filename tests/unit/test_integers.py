@@ -16,7 +16,7 @@ from dpdask.privatizers import exact_gaussian as sampler
 from dpdask.privatizers.exact_gaussian import (
     BLOCK,
     HALF,
-    check_ratio,
+    check_steps_per_sigma,
     exact_integers,
     exact_pair,
     fill_block,
@@ -46,12 +46,12 @@ def true_draws(one: int, two: int, tail: float) -> tuple[mp.mpf, mp.mpf]:
         return -first if two >> 63 else first, -second if two >> 62 & 1 else second
 
 
-def fast_draws(ones: list[int], twos: list[int], ratio: float) -> np.ndarray:
+def fast_draws(ones: list[int], twos: list[int], steps_per_sigma: float) -> np.ndarray:
     words = np.empty(BLOCK, np.uint64)
     words[:HALF] = np.resize(np.array(ones, np.uint64), HALF)
     words[HALF:] = np.resize(np.array(twos, np.uint64), HALF)
     z = np.empty(BLOCK)
-    fill_block(words, z, ratio, 0.5)
+    fill_block(words, z, steps_per_sigma, 0.5)
     return z.reshape(2, HALF)[:, : len(ones)]
 
 
@@ -80,12 +80,12 @@ def test_the_fast_path_stays_within_its_proved_error(low: float, high: float, bo
     """At S = 2^48 rounding hides nothing larger than 2^-49; any completion of the bits is within
     the bound.
     """
-    ratio = 2.0**48
+    steps_per_sigma = 2.0**48
     ones = spread_words(low, high, 1)
     angles = np.random.default_rng(2).integers(0, 2**64, 256, dtype=np.uint64)
     angles[:4] = [0, 2**62 - 1, 2**61, 2**63]
     twos = [int(a) for a in angles]
-    found = fast_draws(ones, twos, ratio) / ratio
+    found = fast_draws(ones, twos, steps_per_sigma) / steps_per_sigma
     worst = 0.0
     for i, (one, two) in enumerate(zip(ones, twos, strict=True)):
         for tail in (0.0, 1.0):
@@ -95,14 +95,14 @@ def test_the_fast_path_stays_within_its_proved_error(low: float, high: float, bo
     assert worst > bound / 4096  # the bound is not idle
 
 
-@pytest.mark.parametrize("ratio", [2.0**6, 2.0**14, 2.0**22, 2.0**30])
-def test_fast_and_exact_paths_agree(ratio: float) -> None:
+@pytest.mark.parametrize("steps_per_sigma", [2.0**6, 2.0**14, 2.0**22, 2.0**30])
+def test_fast_and_exact_paths_agree(steps_per_sigma: float) -> None:
     words = np.empty(BLOCK, np.uint64)
     source = stream(5)
     source.filler(0, words)()
-    whole = exact_integers(source, ratio, 0, BLOCK)
+    whole = exact_integers(source, steps_per_sigma, 0, BLOCK)
     for j in range(0, HALF, 3):
-        assert exact_pair(source, j, int(words[j]), int(words[HALF + j]), ratio) == (
+        assert exact_pair(source, j, int(words[j]), int(words[HALF + j]), steps_per_sigma) == (
             whole[j],
             whole[HALF + j],
         )
@@ -127,7 +127,7 @@ class ChosenBits:
         return (bits & (2**64 - 1) if lane else bits >> 64) << (count - 64)
 
 
-def angle_word_at_boundary(one: int, ratio: int, integer: int, side: int) -> int:
+def angle_word_at_boundary(one: int, steps_per_sigma: int, integer: int, side: int) -> int:
     """The angle word whose z1 lies closest to integer + 1/2 on the given side, by bisection."""
     low, high = 0, ANGLE_MASK
     target = mp.mpf(2 * integer + 1) / 2
@@ -135,7 +135,7 @@ def angle_word_at_boundary(one: int, ratio: int, integer: int, side: int) -> int
         while high - low > 1:
             middle = (low + high) // 2
             draw, _ = true_draws(one, middle, 0.5)
-            low, high = (middle, high) if draw * ratio > target else (low, middle)
+            low, high = (middle, high) if draw * steps_per_sigma > target else (low, middle)
     return low if side else high
 
 
@@ -143,14 +143,14 @@ def angle_word_at_boundary(one: int, ratio: int, integer: int, side: int) -> int
 @pytest.mark.parametrize("side", [0, 1])
 def test_forced_ties_take_the_exact_path_and_are_right(integer: int, side: int) -> None:
     """Draws a few 2^-60 from a rounding boundary, decided only by their extra bits."""
-    ratio = 2**14
+    steps_per_sigma = 2**14
     one = 0x5123456789ABCDEF
-    two = angle_word_at_boundary(one, ratio, integer, side)
+    two = angle_word_at_boundary(one, steps_per_sigma, integer, side)
     words = np.random.default_rng(9).integers(0, 2**64, BLOCK, dtype=np.uint64)
     words[77], words[HALF + 77] = one, two
     for extra in (0, 2**128 - 1, 0x0123456789ABCDEF_FEDCBA9876543210):
         chosen = ChosenBits(words, {77: extra})
-        found = exact_integers(chosen, float(ratio), 0, BLOCK)  # type: ignore[arg-type]
+        found = exact_integers(chosen, float(steps_per_sigma), 0, BLOCK)  # type: ignore[arg-type]
         assert chosen.asked[0] == (77, 128)
         with mp.workdps(60):
             u = (mp.mpf(one) + mp.mpf(extra >> 64) / mp.mpf(2) ** 64) / mp.mpf(2) ** 64
@@ -159,7 +159,8 @@ def test_forced_ties_take_the_exact_path_and_are_right(integer: int, side: int) 
             expected = [
                 int(
                     mp.floor(
-                        ratio * mp.sqrt(-mp.log(u)) * (mp.cos(y) + sign * mp.sin(y)) + mp.mpf(1) / 2
+                        steps_per_sigma * mp.sqrt(-mp.log(u)) * (mp.cos(y) + sign * mp.sin(y))
+                        + mp.mpf(1) / 2
                     )
                 )
                 for sign in (-1, 1)
@@ -204,7 +205,7 @@ def test_settling_finds_the_doubtful_pairs_only() -> None:
     assert inner > outer
 
 
-@pytest.mark.parametrize("ratio", [0.0, 3.0, 2.0**5, 2.0**31, math.nan, math.inf, -64.0])
-def test_other_ratios_are_refused(ratio: float) -> None:
+@pytest.mark.parametrize("steps_per_sigma", [0.0, 3.0, 2.0**5, 2.0**31, math.nan, math.inf, -64.0])
+def test_other_ratios_are_refused(steps_per_sigma: float) -> None:
     with pytest.raises(InvalidNoise, match="power of two"):
-        check_ratio(ratio)
+        check_steps_per_sigma(steps_per_sigma)

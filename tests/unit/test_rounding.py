@@ -32,14 +32,16 @@ from dpdask.noise.rounding import (
     whitened_rounding,
 )
 from dpdask.privacy import Adjacency
-from dpdask.privatizers import kernels, tiles
-from dpdask.privatizers.recipes import Tile, fit_kronecker
+from dpdask.privatizers import kernels, kronecker, panels
+from dpdask.privatizers.base import Tile
+from dpdask.privatizers.bounds import AnswerBounds
+from dpdask.privatizers.discretize import discretize
 from dpdask.queries.histogram import Histogram
-from dpdask.queries.identity import Precomputed
+from dpdask.queries.precomputed import Precomputed
 from dpdask.sensitivity import L2Ball, Origin, RecordBall
 
 KEY = ReleaseKey(bytes(range(32)))
-RATIO = 2.0**30
+STEPS = 2.0**30
 
 
 def stream() -> TileStream:
@@ -188,9 +190,7 @@ def test_a_factor_bounds_the_matrix_that_is_applied(name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FACTORS)
 def test_whitening_keeps_its_bound_in_every_kernel(name: str, kind: str) -> None:
-    """The integers of a tile, less its noise, against ratio * W x in rational numbers; also among
-    several coloured modes.
-    """
+    """The integers of a tile, less its noise, against steps_per_sigma * W x in rational numbers."""
     factor = FACTORS[name]
     size = factor.size
     x = hostile(np.random.default_rng(7), size, kind)
@@ -198,25 +198,25 @@ def test_whitening_keeps_its_bound_in_every_kernel(name: str, kind: str) -> None
     wanted = product(applied(factor), exact(x))
     single = [[v / Fraction(float(s)) for v, s in zip(row, scale, strict=True)] for row in wanted]
     reach = float(np.max(np.abs(x))) * math.sqrt(size) / factor.smallest / 0.7
-    ratio = 2.0 ** min(30, 50 - math.ceil(math.log2(reach)))
-    found = integers_of(x, factor, scale, ratio)
+    steps_per_sigma = 2.0 ** min(30, 50 - math.ceil(math.log2(reach)))
+    found = integers_of(x, factor, scale, steps_per_sigma)
     total = float_share([factor, DiagonalFactor(scale)]) / factor.smallest / 0.7 * np.linalg.norm(x)
     assert (
-        apart(found, [[v * Fraction(ratio) for v in row] for row in single])
-        <= ratio * total + math.sqrt(x.size) / 2
+        apart(found, [[v * Fraction(steps_per_sigma) for v in row] for row in single])
+        <= steps_per_sigma * total + math.sqrt(x.size) / 2
     )
     if not isinstance(factor, DiagonalFactor | ScaledIdentity):
-        mixed = tiles._transform(x, factor, 0, inverse=True)
+        mixed = panels.transform(x, factor, 0, inverse=True)
         assert apart(exact(mixed), wanted) <= factor.whitening_error() * np.linalg.norm(x)
 
 
 def integers_of(
-    x: np.ndarray, factor: Any, scale: np.ndarray, ratio: float
+    x: np.ndarray, factor: Any, scale: np.ndarray, steps_per_sigma: float
 ) -> list[list[Fraction]]:
     """What a kernel adds noise to: its sums on x less its sums on zeros."""
     bound = float(np.max(np.abs(x))) * 2
     seen: list[np.ndarray] = []
-    given = factor.diagonal()
+    diagonal = factor.diagonal()
     for values in (x, np.zeros(x.shape)):
         out = np.empty(x.shape)
         if isinstance(factor, LowRankFactor):
@@ -225,25 +225,34 @@ def integers_of(
                 (np.full(len(x), bound), np.full(2, bound)),
             )
             sums = np.empty(x.shape)
-            tiles._add_low_rank(values, out, sums, factor, scale, lows, highs, stream(), ratio, 0)
+            panel = panels.Panel(
+                values=values,
+                low=lows,
+                high=highs,
+                scale=scale,
+                stream=stream(),
+                steps_per_sigma=steps_per_sigma,
+                start=0,
+            )
+            panels.add_low_rank(panel, factor, out, sums)
             seen.append(sums)
         elif isinstance(factor, DenseFactor):
             work = values
             for axis, part in enumerate([factor, scale]):
-                work = tiles._transform(work, part, axis, inverse=True)
-            seen.append(np.rint(work * ratio))
+                work = panels.transform(work, part, axis, inverse=True)
+            seen.append(np.rint(work * steps_per_sigma))
         else:
-            rows = np.ascontiguousarray(np.broadcast_to(given, len(x)))
-            tiles.add_kronecker(
+            rows = np.ascontiguousarray(np.broadcast_to(diagonal, len(x)))
+            kronecker.add_kronecker(
                 values,
                 out,
                 stream=stream(),
                 factors=[rows, scale],
-                ratio=ratio,
+                steps_per_sigma=steps_per_sigma,
                 low=[-bound] * 2,
                 high=[bound] * 2,
             )
-            seen.append(np.rint(out / (rows[:, None] / ratio * scale)))
+            seen.append(np.rint(out / (rows[:, None] / steps_per_sigma * scale)))
     return [
         [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, other, strict=True)]
         for one, other in zip(*seen, strict=True)
@@ -265,19 +274,12 @@ def test_the_noise_grows_until_everything_is_paid_for() -> None:
         l2=0.004, record_axis=1, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED
     )
     mu = sensitivity.whitened(noise.factors)
-    recipe, real = fit_kronecker(
-        noise,
-        mu=mu,
-        low=[-1.0] * 2,
-        high=[1.0] * 2,
-        record_axis=1,
-        clipping=None,
-        asked=None,
-        sensitivity=sensitivity,
-    )
-    assert real == mu
+    bounds = AnswerBounds(sensitivity=sensitivity, low=(-1.0, -1.0), high=(1.0, 1.0), record_axis=1)
+    discretized = discretize(noise, bounds, mu=mu, steps_per_sigma=None)
+    recipe: Any = discretized.privatizer
+    assert discretized.mu == mu
     extra, floating = whitened_rounding(
-        recipe.noise.factors, ratio=recipe.ratio, moved=4096, norm=64.0
+        recipe.noise.factors, steps_per_sigma=recipe.steps_per_sigma, moved=4096, norm=64.0
     )
     assert 0 < floating < extra
     assert sensitivity.whitened(recipe.noise.factors) + extra <= mu * (1 + 4e-14)
@@ -287,17 +289,10 @@ def test_the_noise_grows_until_everything_is_paid_for() -> None:
 def test_what_floating_point_moves_too_far_is_refused() -> None:
     noise = KroneckerNoise((dense(40, 3), ScaledIdentity(3)))
     sensitivity = L2Ball(l2=1e-9, adjacency=Adjacency.REPLACE_ONE, origin=Origin.CLIPPED)
+    bounds = AnswerBounds(sensitivity=sensitivity, low=(-1e3, -1e3), high=(1e3, 1e3))
+    mu = sensitivity.whitened(noise.factors)
     with pytest.raises(OutOfReach, match=r"more than 1% of mu.*narrow the bounds"):
-        fit_kronecker(
-            noise,
-            mu=sensitivity.whitened(noise.factors),
-            low=[-1e3] * 2,
-            high=[1e3] * 2,
-            record_axis=None,
-            clipping=None,
-            asked=2**20,
-            sensitivity=sensitivity,
-        )
+        discretize(noise, bounds, mu=mu, steps_per_sigma=2**20)
 
 
 @pytest.mark.parametrize("size", [2**10, 2**16])
@@ -317,12 +312,14 @@ def test_finished_results_stay_usable(size: int) -> None:
         bound=None,
         norm_bound=None,
     )
-    fitted = query.fit(noise, mu=sensitivity.whitened(noise.factors), asked=None)
-    assert fitted.recipe.largest >= 2.0**16 * factor.smallest
-    assert fitted.recipe.noise.entry_std < 1.01 * noise.entry_std
+    mu = sensitivity.whitened(noise.factors)
+    discretized, _ = query.discretize(noise, mu=mu, steps_per_sigma=None)
+    assert discretized.privatizer.largest >= 2.0**16 * factor.smallest
+    assert discretized.noise.entry_std < 1.01 * noise.entry_std
     box = (slice(0, size), slice(0, 8))
     out = np.empty((size, 8))
-    fitted.recipe.release(Tile(values=np.full((size, 8), 7.0), box=box, stream=stream()), out)
+    tile = Tile(values=np.full((size, 8), 7.0), box=box, stream=stream())
+    discretized.privatizer.apply(tile, out)
     assert abs(float(np.mean(out)) - 7) < 60
 
 
@@ -339,7 +336,7 @@ def test_counts_beyond_exact_steps_are_refused() -> None:
         columns=(0,),
     )
     with pytest.raises(OutOfReach, match=r"2\^49"):
-        query.fit(IidNoise((4,), 1.0), mu=math.sqrt(2), asked=None)
+        query.discretize(IidNoise((4,), 1.0), mu=math.sqrt(2), steps_per_sigma=None)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64"])

@@ -17,22 +17,20 @@ import pytest
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import ReleaseKey, TileStream, TransferableKey
 from dpdask.noise import DenseFactor, LowRankFactor
+from dpdask.privatizers.blocks import gaussian_integers
+from dpdask.privatizers.clipping import clip_factors, record_norms
 from dpdask.privatizers.exact_gaussian import exact_integers
-from dpdask.privatizers.grid import Grid, clip_factors, record_norms
-from dpdask.privatizers.tiles import (
-    add_iid,
-    add_iid_clipped,
-    add_kronecker,
-    add_spherical,
-    gaussian_integers,
-)
+from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.iid import add_iid, add_iid_clipped
+from dpdask.privatizers.kronecker import add_kronecker
+from dpdask.privatizers.spherical import add_spherical
 
 KEY = ReleaseKey(bytes(range(32)))
 GRID = Grid.for_range(sigma=3.7, low=-4.0, high=4.0)
-COARSE = Grid.for_range(sigma=3.7, low=-4.0, high=4.0, ratio=2.0**6)
+COARSE = Grid.for_range(sigma=3.7, low=-4.0, high=4.0, steps_per_sigma=2.0**6)
 BOUND = 4.0
 DTYPES = ["float32", "float64", "int32", "int64"]
-RATIO = 2.0**14
+STEPS = 2.0**14
 
 
 def stream(*index: int) -> TileStream:
@@ -78,7 +76,7 @@ def test_iid_tiles_are_grid_integers_plus_exact_integers(dtype: str, out_dtype: 
     x = awkward(dtype)
     out = np.empty(x.shape, out_dtype)
     add_iid(x, out, stream=stream(1), grid=GRID)
-    total = by_rule(x, GRID) + exact_integers(stream(1), RATIO, 0, x.size).reshape(x.shape)
+    total = by_rule(x, GRID) + exact_integers(stream(1), STEPS, 0, x.size).reshape(x.shape)
     expected = total * GRID.step if out_dtype.startswith("float") else total
     assert np.array_equal(out, expected.astype(out_dtype))
 
@@ -91,7 +89,7 @@ def test_clipped_tiles_shrink_records_and_add_exact_integers(dtype: str, record_
     factors = clip_factors(record_norms(x, record_axis=record_axis, step=grid.step), grid=grid)
     out = np.empty(x.shape)
     add_iid_clipped(x, out, stream=stream(2), grid=grid, factors=factors, record_axis=record_axis)
-    noise = exact_integers(stream(2), RATIO, 0, x.size).reshape(x.shape)
+    noise = exact_integers(stream(2), STEPS, 0, x.size).reshape(x.shape)
     clipped = np.rint(out / grid.step) - noise
     squares = np.sum(clipped**2, axis=tuple(a for a in range(3) if a != record_axis))
     assert np.all(squares <= grid.high**2)
@@ -124,7 +122,11 @@ def every_shape(to_transferable: TransferableKey, tile: int) -> bytes:
         x, out, stream=fresh("spherical"), step=COARSE.step, low=-BOUND, high=BOUND, radius=50.0
     )
     made.append(out.tobytes())
-    bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
+    bounds: dict[str, Any] = {
+        "steps_per_sigma": STEPS,
+        "low": [-4.0, -4.0],
+        "high": [4.0, 4.0],
+    }
     add_kronecker(x, out, stream=fresh("diagonal"), factors=[np.linspace(1, 2, 64), 0.5], **bounds)
     made.append(out.tobytes())
     directions = np.linalg.qr(np.random.default_rng(5).standard_normal((64, 3)))[0]
@@ -183,9 +185,13 @@ def test_extreme_values_follow_the_rule_in_every_kernel(dtype: str, value: float
     expected = by_rule(x, GRID)[0, 0] * GRID.step
     out = np.empty((8, 8))
     add_iid(x, out, stream=stream(5), grid=GRID)
-    noise = exact_integers(stream(5), RATIO, 0, 64).reshape(8, 8) * GRID.step
+    noise = exact_integers(stream(5), STEPS, 0, 64).reshape(8, 8) * GRID.step
     assert np.allclose(out, expected + noise, rtol=1e-12)
-    bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -9.0], "high": [9.0, 4.0]}
+    bounds: dict[str, Any] = {
+        "steps_per_sigma": STEPS,
+        "low": [-4.0, -9.0],
+        "high": [9.0, 4.0],
+    }
     add_kronecker(x, out, stream=stream(5), factors=[2.0, 3.0], **bounds)
     assert np.all(np.isfinite(out))
     add_kronecker(
@@ -207,10 +213,10 @@ def whitened_reference(
     work = np.clip(x.astype(np.float64), -bound, bound)
     for axis, matrix in enumerate(matrices):
         work = np.moveaxis(np.tensordot(np.linalg.inv(matrix), work, (1, axis)), 0, axis)
-    work = np.rint(work * RATIO) + integers
+    work = np.rint(work * STEPS) + integers
     for axis, matrix in enumerate(matrices):
         work = np.moveaxis(np.tensordot(matrix, work, (1, axis)), 0, axis)
-    return work / RATIO
+    return work / STEPS
 
 
 DIRECTIONS = np.linalg.qr(np.random.default_rng(5).standard_normal((24, 3)))[0]
@@ -247,31 +253,31 @@ def test_kronecker_tiles_whiten_add_and_unwhiten(factors: list[Any]) -> None:
     x = data("float64", shape)
     out, dense_out = np.empty(shape), np.empty(shape)
     bounds: dict[str, Any] = {
-        "ratio": RATIO,
+        "steps_per_sigma": STEPS,
         "low": [-4.0] * len(shape),
         "high": [4.0] * len(shape),
     }
     add_kronecker(x, out, stream=stream(6), factors=factors, **bounds)
     # the integers, in the order in which the panels take them: recovered from a run on zeros
     add_kronecker(np.zeros(shape), dense_out, stream=stream(6), factors=factors, **bounds)
-    integers = dense_out * RATIO
+    integers = dense_out * STEPS
     for axis, f in enumerate(factors):
         matrix = np.linalg.inv(
             f.to_dense() if hasattr(f, "to_dense") else np.diag(np.broadcast_to(f, shape[axis]))
         )
         integers = np.moveaxis(np.tensordot(matrix, integers, (1, axis)), 0, axis)
     assert np.allclose(integers, np.rint(integers), atol=1e-4)
-    drawn = np.sort(exact_integers(stream(6), RATIO, 0, x.size))
+    drawn = np.sort(exact_integers(stream(6), STEPS, 0, x.size))
     assert np.array_equal(np.sort(np.rint(integers).astype(np.int64).ravel()), drawn)
     reference = whitened_reference(x, factors, np.rint(integers), 4.0)
     # floating-point whitening may round a tie the other way: one grid step in a few entries, spread
     # by the factors
     assert np.mean(np.abs(out - reference) > 1e-6) < 0.05
-    assert np.allclose(out, reference, atol=20 / RATIO)
+    assert np.allclose(out, reference, atol=20 / STEPS)
 
 
-@pytest.mark.parametrize("ratio", [2.0**14, 2.0**24])
-def test_a_float32_output_holds_the_rounded_float64_one(ratio: float) -> None:
+@pytest.mark.parametrize("steps_per_sigma", [2.0**14, 2.0**24])
+def test_a_float32_output_holds_the_rounded_float64_one(steps_per_sigma: float) -> None:
     """At 2^24 the sums no longer fit float32 and are kept elsewhere on the way."""
     x = data("float64", (24, 30))
     made = []
@@ -282,7 +288,7 @@ def test_a_float32_output_holds_the_rounded_float64_one(ratio: float) -> None:
             out,
             stream=stream(9),
             factors=[LOW_RANK, 2.0],
-            ratio=ratio,
+            steps_per_sigma=steps_per_sigma,
             low=[-4.0] * 2,
             high=[4.0] * 2,
         )
@@ -358,15 +364,19 @@ def test_a_signalling_nan_makes_no_warning() -> None:
     x = np.frombuffer(np.full(24 * 7, 0x7FA00000, np.uint32).tobytes(), np.float32).reshape(24, 7)
     out = np.empty((24, 7), np.float32)
     add_kronecker(
-        x, out, stream=stream(13), factors=[DENSE, 1.0], ratio=RATIO, low=[-4.0] * 2, high=[4.0] * 2
+        x,
+        out,
+        stream=stream(13),
+        factors=[DENSE, 1.0],
+        steps_per_sigma=STEPS,
+        low=[-4.0] * 2,
+        high=[4.0] * 2,
     )
     assert np.all(np.isfinite(out))
 
 
 def test_settled_blocks_reach_the_output() -> None:
-    """At ratio 2^30 many blocks hold a doubtful pair; the tile equals the exact integers all the
-    same.
-    """
+    """At 2^30 steps per sigma many blocks hold a doubtful pair; the tile equals exact integers."""
     n = 1 << 18
     out = np.empty(n)
     gaussian_integers(stream(7), 2.0**30, out)
@@ -397,14 +407,17 @@ def test_settled_blocks_reach_the_output() -> None:
             ),
             "from 0 to 1",
         ),
-        (lambda x: gaussian_integers(stream(0), RATIO, np.zeros((4, 6))[:, :3]), "contiguous"),
+        (
+            lambda x: gaussian_integers(stream(0), STEPS, np.zeros((4, 6))[:, :3]),
+            "contiguous",
+        ),
         (
             lambda x: add_kronecker(
                 data("float64", (24, 24)),
                 np.empty((24, 24)),
                 stream=stream(0),
                 factors=[LOW_RANK, -1.0],
-                ratio=RATIO,
+                steps_per_sigma=STEPS,
                 low=[-1.0] * 2,
                 high=[1.0] * 2,
             ),
@@ -416,7 +429,7 @@ def test_settled_blocks_reach_the_output() -> None:
                 x.copy(),
                 stream=stream(0),
                 factors=[DENSE, 1.0],
-                ratio=RATIO,
+                steps_per_sigma=STEPS,
                 low=[-1.0] * 2,
                 high=[1.0] * 2,
             ),
@@ -428,7 +441,7 @@ def test_settled_blocks_reach_the_output() -> None:
                 x.copy(),
                 stream=stream(0),
                 factors=[1.0, 1.0],
-                ratio=RATIO,
+                steps_per_sigma=STEPS,
                 low=[-math.inf] * 2,
                 high=[math.inf] * 2,
             ),
@@ -440,7 +453,7 @@ def test_settled_blocks_reach_the_output() -> None:
                 x.copy(),
                 stream=stream(0),
                 factors=[1e-9, 1.0],
-                ratio=RATIO,
+                steps_per_sigma=STEPS,
                 low=[-1e9] * 2,
                 high=[1e9] * 2,
             ),
@@ -462,7 +475,11 @@ def test_a_call_needs_less_than_four_megabytes_beyond_the_tile(shape: str) -> No
     directions = np.linalg.qr(np.random.default_rng(5).standard_normal((1024, 10)))[0]
     low_rank = LowRankFactor(1.0, directions, np.linspace(0.5, 2, 10))
     clip = Grid.for_clip(sigma=2.0, norm=5.0)
-    bounds: dict[str, Any] = {"ratio": RATIO, "low": [-4.0, -4.0], "high": [4.0, 4.0]}
+    bounds: dict[str, Any] = {
+        "steps_per_sigma": STEPS,
+        "low": [-4.0, -4.0],
+        "high": [4.0, 4.0],
+    }
     calls: dict[str, Any] = {
         "iid": lambda: add_iid(x, out, stream=stream(8), grid=GRID),
         "clipped": lambda: add_iid_clipped(

@@ -1,0 +1,145 @@
+"""How records and tiles become tasks: the one place that the memory model and the driver read.
+
+A partition never changes a released byte: the noise of a tile follows from its index, and exact
+sums are integers, which are added in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpdask.planning.tiling import Index
+from dpdask.queries import Clip, SummedQuery
+from dpdask.types import Region
+
+if TYPE_CHECKING:
+    from dpdask.planning.plan import Component, ReleasePlan
+
+__all__ = [
+    "FAN_IN",
+    "TileBatch",
+    "answer_regions",
+    "needs_norm_pass",
+    "record_batches",
+    "records_at_once",
+    "tile_batches",
+    "tile_bytes",
+]
+
+FAN_IN = 8  # partial sums that one task adds
+_TASKS_PER_THREAD = 4  # at least, so that no thread waits for the last large task
+
+
+@dataclass(frozen=True, slots=True)
+class TileBatch:
+    """Tiles that one task writes, and the range of records (by position) that they lie in."""
+
+    indices: list[Index]
+    record_range: int | None
+
+
+def needs_norm_pass(component: Component) -> bool:
+    """Return whether records reach beyond one tile, so that norms need a pass of their own."""
+    query = component.query
+    if not isinstance(query.bound, Clip):
+        return False
+    if query.summed:
+        return component.tiling.count > 1
+    extent, shape = component.tiling.extent, query.source_shape
+    return any(
+        extent[axis] != shape[axis] for axis in range(len(shape)) if axis != query.bound.record_axis
+    )
+
+
+def records_at_once(plan: ReleasePlan, component: Component, axis: int) -> int:
+    """Return how many records one task bounds or sums: whole chunks or tiles, about a task's size.
+
+    Args:
+        plan: The release, for its source and its size of a task.
+        component: The answer whose records are read.
+        axis: The axis of the source along which records lie.
+    """
+    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
+    steps = plan.spec.compute.task_size // max(1, _record_bytes(plan, axis) * step)
+    return max(1, steps) * step
+
+
+def record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
+    """Return ranges of records of about the size of a task; without records one empty range.
+
+    Args:
+        plan: The release, for its source and its size of a task.
+        component: The answer whose records are read.
+        axis: The axis of the source along which records lie.
+    """
+    many, count = records_at_once(plan, component, axis), plan.source.shape[axis]
+    return [slice(first, min(first + many, count)) for first in range(0, max(1, count), many)]
+
+
+def answer_regions(component: Component, query: SummedQuery) -> list[tuple[Index, Region]]:
+    """Return the regions of an answer that are summed in one pass, each with the index of its tile.
+
+    A query that counts all of its answer in one pass has a single region: all of it.
+    """
+    if query.one_pass:
+        whole = tuple(slice(0, size) for size in query.answer_shape)
+        return [((0,) * len(whole), whole)]
+    return [(index, component.tiling.box(index)) for index in component.tiling.indices()]
+
+
+def tile_bytes(plan: ReleasePlan, component: Component) -> int:
+    """Return the bytes of the input and output of one tile, and of the copies its noise needs."""
+    item = np.dtype(plan.layout.dtype).itemsize + plan.source.working_dtype.itemsize
+    fused = component.privatizer.fused and not component.query.summed
+    return math.prod(component.tiling.extent) * (item if fused else item + 24)
+
+
+def tile_batches(
+    plan: ReleasePlan,
+    component: Component,
+    missing: Sequence[Index],
+    *,
+    threads: int,
+    record_starts: Sequence[int] = (),
+) -> Iterator[TileBatch]:
+    """Yield tiles in tasks: small ones together, up to the size of a task, enough for all threads.
+
+    Args:
+        plan: The release, for its size of a task.
+        component: The answer that is written.
+        missing: The tiles to write.
+        threads: How many tasks run at once.
+        record_starts: Where ranges of records with common clip factors begin; the tiles of a task
+            then lie in one range. Empty where tiles hold whole records.
+    """
+    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(plan, component)))
+    most = max(1, min(most, len(missing) // (_TASKS_PER_THREAD * threads)))
+    for record_range, indices in _by_record_range(component, missing, record_starts).items():
+        for first in range(0, len(indices), most):
+            yield TileBatch(indices[first : first + most], record_range)
+
+
+def _by_record_range(
+    component: Component, missing: Sequence[Index], starts: Sequence[int]
+) -> dict[int | None, list[Index]]:
+    """Group tiles by the range of records that they lie in."""
+    bound = component.query.bound
+    if not starts or not isinstance(bound, Clip):
+        return {None: list(missing)}
+    grouped: dict[int | None, list[Index]] = {}
+    for index in missing:
+        record = component.tiling.box(index)[bound.record_axis].start
+        position = int(np.searchsorted(starts, record, side="right")) - 1
+        grouped.setdefault(position, []).append(index)
+    return grouped
+
+
+def _record_bytes(plan: ReleasePlan, axis: int) -> int:
+    """Return the bytes of one record of the source."""
+    entries = math.prod(size for other, size in enumerate(plan.source.shape) if other != axis)
+    return entries * np.dtype(plan.source.dtype).itemsize

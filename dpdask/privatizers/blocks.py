@@ -1,0 +1,158 @@
+"""Kernels run over the blocks of a tile's random words, undecided draws settled exactly.
+
+``x`` is a C-ordered float32, float64, int32 or int64 array, ``out`` an array of the same shape and
+one of the same dtypes; integer outputs hold the grid integers themselves. Entry-wise noise gives
+element i of a tile, in C order, the i-th integer of the tile's stream, so parts of a tile can be
+computed alone; mixing noise takes them panel by panel. Beyond ``x`` and ``out`` a call needs well
+under 4 MB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from dpdask.errors import InvalidNoise
+from dpdask.keystream import TileStream, Words
+from dpdask.privatizers import kernels
+from dpdask.privatizers.exact_gaussian import (
+    BLOCK,
+    check_steps_per_sigma,
+    fill_block,
+    settle_block,
+    thresholds,
+)
+from dpdask.types import Array, Floats
+
+__all__ = ["TILE_DTYPES", "draw_and_combine", "flattened", "gaussian_integers", "output_scale"]
+
+TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
+_CHUNK = 32 * BLOCK
+
+Combine: TypeAlias = Callable[..., None]
+"""A kernel that combines a block of integers with the data."""
+
+_OVER_BLOCKS: dict[Combine, Callable[..., int]] = {
+    combine: kernels.over_blocks(combine)  # type: ignore[no-untyped-call]
+    for combine in (
+        kernels.keep,
+        kernels.add_flat,
+        kernels.add_clipped,
+        kernels.add_scaled,
+        kernels.add_norm,
+        kernels.keep_and_norm,
+        kernels.add_stretched,
+    )
+}
+
+_local = threading.local()
+
+
+def _words() -> Words:
+    """Return this thread's buffer, kept because fresh memory costs more than the cipher."""
+    if not hasattr(_local, "words"):
+        _local.words = np.empty(_CHUNK, np.uint64)
+    buffer: Words = _local.words
+    return buffer
+
+
+def draw_and_combine(
+    combine: Combine,
+    stream: TileStream,
+    steps_per_sigma: float,
+    x: Array,
+    out: Array,
+    params: tuple[object, ...],
+    *,
+    start: int = 0,
+) -> None:
+    """Draw the integers of elements ``start`` to ``start + x.size`` and combine them with ``x``.
+
+    Args:
+        combine: The kernel that writes ``out``.
+        stream: The random bytes of the tile.
+        steps_per_sigma: The standard deviation of the integers.
+        x: The data, flat.
+        out: The output, flat.
+        params: What the kernel needs beside the data.
+        start: The number of the first element within the tile.
+    """
+    inner, outer = thresholds(check_steps_per_sigma(steps_per_sigma))
+    if x.size == 0:
+        return
+    first, stop = start - start % BLOCK, start + x.size
+    words = _words()[: _whole_blocks(stop - first)]
+    refill = stream.filler(first, words)
+    flagged = np.empty(_CHUNK // BLOCK, np.int64)
+    run = _OVER_BLOCKS[combine]
+    for at in range(first, stop, words.size):
+        refill()
+        part = words[: _whole_blocks(stop - at)]
+        undecided = run(
+            part, x, out, at, start, stop, steps_per_sigma, inner, outer, flagged, params
+        )
+        for block in flagged[:undecided].tolist():
+            block_words = part[block * BLOCK : (block + 1) * BLOCK]
+            block_at = at + block * BLOCK
+            z = np.empty(BLOCK)
+            fill_block(block_words, z, steps_per_sigma, outer)
+            settle_block(stream, block_at // BLOCK, block_words, z, steps_per_sigma)
+            low, high = max(block_at, start), min(block_at + BLOCK, stop)
+            combine(z, block_at, low, high, x, out, start, params)
+
+
+def _whole_blocks(elements: int) -> int:
+    """Return how many elements the blocks hold that cover so many."""
+    return -(-elements // BLOCK) * BLOCK
+
+
+def flattened(x: Array, out: Array) -> tuple[Array, Array]:
+    """Return input and output as flat views.
+
+    Raises:
+        InvalidNoise: A dtype, memory order or shape does not allow it, or the two share memory.
+    """
+    for name, array in (("input", x), ("output", out)):
+        if array.dtype not in TILE_DTYPES:
+            raise InvalidNoise(
+                f"{name} dtype {array.dtype} is not float32, float64, int32 or int64; convert it"
+                " first"
+            )
+        if not array.flags.c_contiguous:
+            raise InvalidNoise(
+                f"the {name} block is not C-contiguous; pass numpy.ascontiguousarray(block)"
+            )
+    if x.shape != out.shape:
+        raise InvalidNoise(
+            f"output shape {out.shape} is not the input's {x.shape}; allocate it alike"
+        )
+    if np.may_share_memory(x, out):
+        raise InvalidNoise("input and output share memory; noise is never added in place")
+    return x.reshape(-1), out.reshape(-1)
+
+
+def output_scale(out: Array, grid_limit: int, step: float) -> tuple[float, float]:
+    """Return the limit and the step of an output: integers keep grid steps and saturate."""
+    if out.dtype.kind == "f":
+        return float(grid_limit), step
+    return float(min(grid_limit, np.iinfo(out.dtype).max)), 1.0
+
+
+def gaussian_integers(
+    stream: TileStream, steps_per_sigma: float, out: Floats, start: int = 0
+) -> None:
+    """Fill ``out`` with the tile's exact integers round(N(0, S^2)), S = ``steps_per_sigma``.
+
+    Args:
+        stream: The random bytes of the tile.
+        steps_per_sigma: The standard deviation of the integers.
+        out: Where they go.
+        start: The number of the first element within the tile.
+    """
+    if not out.flags.c_contiguous:
+        raise InvalidNoise("the output of integers is not C-contiguous; pass a contiguous array")
+    flat = out.reshape(-1)
+    draw_and_combine(kernels.keep, stream, steps_per_sigma, flat, flat, (0.0,), start=start)

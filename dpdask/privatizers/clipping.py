@@ -1,0 +1,199 @@
+"""Clipping: records are shrunk to an l2 norm in integers, so that they obey it exactly.
+
+The value rule, which never raises: NaN counts as 0, +-infinity as the bound, then the bound is
+enforced.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numba
+import numpy as np
+
+from dpdask.errors import InvalidSensitivity, OutOfReach
+from dpdask.privatizers.grid import DEFAULT_STEPS_PER_SIGMA, Grid
+from dpdask.types import Array, Floats, Shape
+
+__all__ = [
+    "ENTRY_LIMIT",
+    "RecordNorms",
+    "clip_factors",
+    "clipped_on_grid",
+    "fine_clip_grid",
+    "no_norms",
+    "on_grid",
+    "record_norms",
+    "rows_of",
+]
+
+# grid steps; an entry of a record to be clipped saturates here, 2^19 clip norms away at least
+ENTRY_LIMIT = 2**50 - 1
+_WORDS = 4  # of 32 bits, in which squared norms are added up
+_EXACT_RUN = 1024  # entries whose squares are added in floating point, as long as that is exact
+_EXACT_SUM = 2.0**52
+_HALF = 25  # bits; an entry of 50 bits is squared in halves
+_LIMIT = float(ENTRY_LIMIT)
+
+RecordNorms: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+def rows_of(shape: Shape, axis: int) -> tuple[int, int, int]:
+    """Return (outer, records, inner): a C-ordered tensor as records along the middle axis."""
+    if not -len(shape) <= axis < len(shape):
+        raise InvalidSensitivity(
+            f"axis {axis} is not an axis of shape {shape}; choose one from 0 to {len(shape) - 1}"
+        )
+    axis %= len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def record_norms(block: Array, *, record_axis: int, step: float) -> RecordNorms:
+    """Return exact squared norms, in grid steps, of the part of each record that lies in ``block``.
+
+    Row i holds four words, low ones first: the sum of word k times 2^(32 k). Rows of the parts of
+    a record are added in any order, exactly, for up to 2^31 blocks.
+
+    Args:
+        block: Some entries of some records.
+        record_axis: The axis along which records lie.
+        step: The step of the grid on which records are clipped.
+
+    Raises:
+        OutOfReach: More than 2^31 entries of a record lie in the block.
+    """
+    outer, records, inner = rows_of(block.shape, record_axis)
+    if outer * inner > 2**31:
+        raise OutOfReach(
+            f"{outer * inner} entries of a record in one block are more than 2^31; use smaller"
+            " blocks"
+        )
+    sums = no_norms(records)
+    _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
+    return _carried(sums)
+
+
+def no_norms(records: int) -> RecordNorms:
+    """Return squared norms of zero, to add others to."""
+    return np.zeros((records, _WORDS), np.uint64)
+
+
+def _carried(norms: RecordNorms) -> RecordNorms:
+    """Return the same sums with words below 2^32, but for the highest."""
+    words = norms.copy()
+    for word in range(_WORDS - 1):
+        words[:, word + 1] += words[:, word] >> np.uint64(32)
+        words[:, word] &= np.uint64(0xFFFFFFFF)
+    return words
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
+    """Return the sum of squares of a short run; below 2^52 it is exact in any order."""
+    total = 0.0
+    for j in range(xs.size):
+        v = np.float64(xs[j])
+        q = np.rint(abs(v) * inverse_step)
+        q = q if q < _LIMIT else _LIMIT
+        q = q if v == v else 0.0
+        total += q * q
+    return total
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
+    mask = np.uint64(0xFFFFFFFF)
+    for o in range(x.shape[0]):
+        for r in range(x.shape[1]):
+            words = sums[r]
+            for first in range(0, x.shape[2], _EXACT_RUN):
+                xs = x[o, r, first : first + _EXACT_RUN]
+                total = _run_of_squares(xs, inverse_step)
+                if total < _EXACT_SUM:
+                    square = np.uint64(np.int64(total))
+                    words[0] += square & mask
+                    words[1] += square >> np.uint64(32)
+                    continue
+                for j in range(xs.size):
+                    v = np.float64(xs[j])
+                    q = np.rint(abs(v) * inverse_step)
+                    q = q if q < _LIMIT else _LIMIT
+                    q = q if v == v else np.float64(0.0)
+                    whole = np.uint64(np.int64(q))
+                    high = whole >> np.uint64(_HALF)
+                    low = whole & np.uint64(2**_HALF - 1)
+                    # the square is square + 2^26 cross + 2^50 top
+                    square, cross, top = low * low, high * low, high * high
+                    words[0] += (square & mask) + ((cross & np.uint64(2**6 - 1)) << np.uint64(26))
+                    words[1] += (square >> np.uint64(32)) + ((cross >> np.uint64(6)) & mask)
+                    words[1] += (top & np.uint64(2**14 - 1)) << np.uint64(18)
+                    words[2] += (cross >> np.uint64(38)) + ((top >> np.uint64(14)) & mask)
+                    words[3] += top >> np.uint64(46)
+
+
+def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:
+    """Return the factor f of each record with which trunc(q f) obeys its norm, in integers q.
+
+    Guarantee: the record of entries trunc(q f) has a norm of at most ``grid.high`` steps, exactly.
+
+    f = 1 for a record inside the bound. Else f is below bound / norm by 2^-48, more than the
+    rounding of q f can add:
+    |trunc(fl(q f))| <= |q| f (1 + 2^-53), and the squares sum to at most norm^2 f^2 (1 + 2^-53)^2
+    <= bound^2.
+    """
+    bound = grid.high
+    words = _carried(norms)
+    rest, carry, square = words[:, 0], words[:, 1], bound * bound
+    over = (carry > np.uint64(square >> 32)) | (
+        (carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF))
+    )
+    over |= (words[:, 2] | words[:, 3]) > 0
+    total = sum(words[:, word].astype(np.float64) * 2.0 ** (32 * word) for word in range(_WORDS))
+    with np.errstate(divide="ignore"):
+        shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
+    return np.where(over, shrink, 1.0)
+
+
+def on_grid(block: Array, *, step: float, low: Floats | float, high: Floats | float) -> Floats:
+    """Return entries by the value rule as whole numbers of steps, clamped to [low, high].
+
+    Args:
+        block: The entries.
+        step: The step of the grid.
+        low: The least number of steps, for all entries or along an axis.
+        high: The largest one.
+    """
+    with np.errstate(all="ignore"):  # no value may be told from another by a warning
+        steps = block.astype(np.float64)
+        np.copyto(steps, 0.0, where=np.isnan(steps))
+        steps *= 1 / step
+        np.rint(steps, out=steps)
+        np.clip(steps, low, high, out=steps)
+    return steps
+
+
+def clipped_on_grid(block: Array, *, step: float, factors: Floats, record_axis: int) -> Floats:
+    """Return records shrunk by their factors, as whole numbers of steps: trunc(q f).
+
+    Args:
+        block: Some entries of some records.
+        step: The step of the grid on which records are clipped.
+        factors: One factor per record (:func:`clip_factors`).
+        record_axis: The axis along which records lie.
+    """
+    steps = on_grid(block, step=step, low=-ENTRY_LIMIT, high=ENTRY_LIMIT)
+    steps *= factors.reshape([-1 if axis == record_axis else 1 for axis in range(block.ndim)])
+    np.trunc(steps, out=steps)
+    return steps
+
+
+def fine_clip_grid(norm: float, bits: int = 24) -> Grid:
+    """Return a grid for clipping records apart from the noise: the norm is 2^bits steps or more.
+
+    The step is a power of two, so whole numbers of steps are exact floats.
+    """
+    step = 2.0 ** (math.frexp(norm)[1] - bits - 1)
+    bound = math.floor(Fraction(norm) / Fraction(step))
+    return Grid(step=step, steps_per_sigma=DEFAULT_STEPS_PER_SIGMA, low=-bound, high=bound)
