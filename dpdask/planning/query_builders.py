@@ -15,9 +15,11 @@ from dpdask.planning.build_sensitivity import (
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip
+from dpdask.queries.covariance import Covariance
 from dpdask.queries.histogram import Histogram
-from dpdask.queries.identity import Identity, Precomputed
-from dpdask.queries.sums import Covariance, Mean, Sum
+from dpdask.queries.identity import Identity
+from dpdask.queries.precomputed import Precomputed
+from dpdask.queries.sums import Mean, Sum
 from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, SensitivitySet
 from dpdask.spec.query import (
     Bins,
