@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from dpdask.errors import InvalidSpec
 from dpdask.flows.privatize import privatize
-from dpdask.flows.series import RateLimit, check_series_output, privatize_series
+from dpdask.flows.series import privatize_series
 from dpdask.planning import check_no_placeholders
+from dpdask.releases.series import RateLimit, check_series_output
 from dpdask.spec import load_release_spec
 from dpdask.types import Json
 

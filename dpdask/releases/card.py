@@ -175,7 +175,7 @@ class ReleaseCard(_Facts):
     """The ``dp`` attribute of a released group."""
 
     schema_version: Literal["dp-release/2"] = "dp-release/2"
-    release: str
+    release_id: str
     edition: int
     reserved_at: str
     description: str | None
@@ -221,7 +221,7 @@ def array_attributes(card: ReleaseCard) -> Json:
     """Flat attributes of the released array, with those of the source that were declared public."""
     guarantee = card.guarantee
     facts: Json = {
-        "dp:release": card.release,
+        "dp:release_id": card.release_id,
         "dp:epsilon": guarantee.claimed.epsilon,
         "dp:delta": guarantee.claimed.delta,
         "dp:verified_epsilon": guarantee.verified.epsilon_at_delta,
@@ -276,7 +276,7 @@ def registry_entry(card: ReleaseCard) -> Json:
     return {
         "status": "Draft",
         "deployment": {
-            "name": card.description or f"Release {card.release[:12]}",
+            "name": card.description or f"Release {card.release_id[:12]}",
             "data_curator": card.curator or "TO BE FILLED IN",
             "description": card.description or "TO BE FILLED IN",
             "intended_use": "TO BE FILLED IN",

@@ -238,7 +238,7 @@ def card_table(card: ReleaseCard) -> Table:
     return _facts(
         "release card",
         [
-            ("release", card.release),
+            ("release", card.release_id),
             *([("what", card.description)] if card.description else []),
             (
                 "array",

@@ -55,9 +55,9 @@ def test_nothing_published_is_a_hash_of_the_data(space: Workspace) -> None:
     for secret in (plan.fingerprint, plan.identity):
         assert secret not in shown
         assert secret[:16] not in shown
-    assert receipt.release == receipt.card.release
+    assert receipt.release_id == receipt.card.release_id
     other = space.release(output={"url": f"{space.folder}/b.zarr"})
-    assert other.release != receipt.release
+    assert other.release_id != receipt.release_id
 
 
 def test_several_records_of_one_unit_may_add_up_under_a_dense_factor(space: Workspace) -> None:
