@@ -210,7 +210,7 @@ def registry(url: str, options: tuple[str, ...]) -> None:
     """The release as an entry of the OpenDP deployments registry, in YAML."""
     import yaml
 
-    from dpdask.releases.card import registry_entry
+    from dpdask.releases.registry import registry_entry
     from dpdask.releases.verify import read_card
 
     click.echo(

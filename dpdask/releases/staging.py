@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from dpdask import execution
-from dpdask.errors import ReleaseError, StoreError, VerificationFailed
+from dpdask.errors import LedgerError, ReleaseError, StoreError, VerificationFailed
 from dpdask.execution import Intermediates, TileWork
 from dpdask.keystream import ReleaseKey
 from dpdask.planning import Component, component_with_directions, recipe_digest
@@ -180,7 +180,7 @@ def _unless_published(context: Context, step: Callable[[], S]) -> S | Receipt:
     """Take a step; if it fails because another run published the release, return that receipt."""
     try:
         return step()
-    except ReleaseError:
+    except (ReleaseError, LedgerError):  # its staging, or its key, is gone
         receipt = adopt_if_published(context)
         if receipt is None:
             raise

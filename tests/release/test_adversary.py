@@ -268,7 +268,7 @@ def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -
         space.source(people(64, 8, seed=number), chunks=(4, 8))
         refused = ""
         try:
-            assert space.release(on_progress=second_run).release == receipts[0].release
+            assert space.release(on_progress=second_run).release_id == receipts[0].release_id
         except LedgerError as error:
             refused = str(error)
         assert (refused == "") == (stage != "reserved"), (

@@ -128,4 +128,4 @@ def test_a_histograms_card_names_the_axis_of_its_records(space: Workspace) -> No
     space.source(np.random.default_rng(0).uniform(size=(3, 200)))
     query = {"name": "histogram", "edges": [[0.0, 0.5, 1.0]], "columns": [1]}
     card = space.release(query=query, privacy_unit={"record_dim": 1}).card
-    assert card.privacy_unit.record_dim == 1
+    assert card.privacy_unit.record_axis == 1
