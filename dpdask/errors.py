@@ -1,31 +1,32 @@
-"""Everything dpdask raises on purpose.
+"""Everything dpdask raises on purpose, and the one way an exception leaves code that holds data.
 
     DpdaskError
-    ├── InvalidInput          (also a ValueError) the caller can mend it
+    ├── InvalidInput          (also a ValueError) the caller can correct it
     │   ├── InvalidBudget         epsilon or delta
-    │   ├── InvalidSensitivity    a body, its ranges, its adjacency
-    │   ├── InvalidMechanism      a mechanism's options or the body it was given
-    │   ├── InvalidNoise          a factor or a noise shape
+    │   ├── InvalidSensitivity    a sensitivity set, its ranges, its adjacency
+    │   ├── InvalidMechanism      a mechanism's options or the sensitivity set it is used with
+    │   ├── InvalidNoise          a factor or a noise distribution
     │   ├── InvalidKey            a signing key or a public key
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
     ├── LedgerError           the ledger refuses
-    │   ├── BudgetExceeded        a release would pass its dataset's total; nothing was charged
+    │   ├── BudgetExceeded        a release would exceed its dataset's total; nothing was charged
     │   ├── LedgerCorrupt         a row was changed, removed or reordered
-    │   └── MasterKeyError        the master key is missing, readable by others, or not the ledger's
-    ├── ReleaseError          a release cannot go on
+    │   └── MasterKeyError        the master key is missing, readable by others or another ledger's
+    ├── ReleaseError          a release cannot begin or resume
     │   ├── StoreError            a source or an output cannot be opened, read or written
-    │   │   └── ClaimDamaged          nobody can tell which release is under way to an output
-    │   ├── ClusterError          the Dask cluster cannot be reached, is not trusted or lost its
-    workers
-    │   ├── SourceChanged         the source is not the one that was planned for; the release was
-    burned
-    │   └── VerificationFailed    a published or staged array is not what its record says
+    │   │   └── OutputLockDamaged     the output lock does not say which release is under way
+    │   ├── ClusterError          the Dask cluster is unreachable, untrusted or lost its workers
+    │   ├── SourceChanged         the source is not the planned one; a charged release was burned
+    │   └── VerificationFailed    a published or staged array is not what its manifest says
     └── OutOfReach            (also an ArithmeticError) no floating-point number holds the answer
 
 Every message names the value, the rule and the way out, in one line.
 """
 
 from __future__ import annotations
+
+import contextlib
+from types import TracebackType
 
 __all__ = [
     "BareKeysWarning",
@@ -48,6 +49,7 @@ __all__ = [
     "SourceChanged",
     "StoreError",
     "VerificationFailed",
+    "redact_exceptions",
 ]
 
 
@@ -56,7 +58,7 @@ class DpdaskError(Exception):
 
 
 class InvalidInput(DpdaskError, ValueError):
-    """The caller gave a value that breaks a rule; the message says which and how to mend it."""
+    """A value breaks a rule; the message says which one and how to correct it."""
 
 
 class InvalidBudget(InvalidInput):
@@ -64,17 +66,15 @@ class InvalidBudget(InvalidInput):
 
 
 class InvalidSensitivity(InvalidInput):
-    """A sensitivity that is not one: not positive, measured on data, or undefined under its
-    adjacency.
-    """
+    """A sensitivity that is not positive, measured on data or undefined under its adjacency."""
 
 
 class InvalidMechanism(InvalidInput):
-    """A mechanism asked to do what its theorem does not cover."""
+    """A mechanism used outside the conditions of its theorem."""
 
 
 class InvalidNoise(InvalidInput):
-    """A noise factor that is singular, misshapen or not orthonormal."""
+    """A noise factor that is singular, of the wrong shape or not orthonormal."""
 
 
 class InvalidKey(InvalidInput):
@@ -90,7 +90,7 @@ class LedgerError(DpdaskError):
 
 
 class BudgetExceeded(LedgerError):
-    """A release would pass its dataset's total budget; nothing was charged."""
+    """A release would exceed its dataset's total budget; nothing was charged."""
 
 
 class LedgerCorrupt(LedgerError):
@@ -98,19 +98,18 @@ class LedgerCorrupt(LedgerError):
 
 
 class MasterKeyError(LedgerError):
-    """The master key that wraps release keys is missing, not kept safe, or not the one of this
-    ledger.
-    """
+    """The master key that wraps release keys is missing, unprotected, or another ledger's."""
 
 
 class BareKeysWarning(UserWarning):
-    """A ledger keeps release keys as they are: whoever reads the database can take the noise of
-    open releases away.
+    """A ledger stores release keys unwrapped.
+
+    Whoever reads its database can remove the noise of open releases.
     """
 
 
 class ReleaseError(DpdaskError):
-    """A release cannot begin or go on."""
+    """A release cannot begin or resume."""
 
 
 class StoreError(ReleaseError):
@@ -118,7 +117,7 @@ class StoreError(ReleaseError):
 
 
 class OutputLockDamaged(StoreError):
-    """The note that says which release is under way to an output cannot be read."""
+    """The output lock, which names the release under way to an output, cannot be used."""
 
 
 class ClusterError(ReleaseError):
@@ -126,14 +125,72 @@ class ClusterError(ReleaseError):
 
 
 class SourceChanged(ReleaseError):
-    """The source is not the one the release was planned for: the same noise on other data reveals
-    the difference.
+    """The source is not the one the release was planned for.
+
+    The same noise on other data would reveal the difference between the two.
     """
 
 
 class VerificationFailed(ReleaseError):
-    """An array is not what its record says: a chunk is missing, damaged or different."""
+    """An array is not what its manifest says: a chunk is missing, damaged or different."""
 
 
 class OutOfReach(DpdaskError, ArithmeticError):
     """The exact answer exists but lies outside the range of floating-point numbers."""
+
+
+OUT_OF_MEMORY = "a worker ran out of memory; use smaller publish.chunks or compute.task_size"
+
+
+class redact_exceptions(contextlib.ContextDecorator):  # noqa: N801, used as a function
+    """Replace exceptions that may carry a value: the one way out of code that holds data.
+
+    Use it as a decorator where the frame itself holds values (the frame of the decorated function
+    is then not in the traceback), as a context manager elsewhere. An error of dpdask keeps its kind
+    and its text, which are constants of this code base. Everything else becomes ``kind`` with the
+    name of its type.
+
+    Guarantee: the exception that leaves has no cause, no context and no text but ours.
+
+    Args:
+        kind: The error to raise in place of one that is not dpdask's own.
+        text: Its text; ``{kind}`` stands for the name of the original type.
+        catch: The exceptions to replace; others pass unchanged.
+    """
+
+    def __init__(
+        self,
+        kind: type[DpdaskError],
+        text: str,
+        catch: tuple[type[Exception], ...] = (Exception,),
+    ) -> None:
+        self._kind = kind
+        self._text = text
+        self._catch = catch
+
+    def __enter__(self) -> None:
+        """Do nothing: only the exit matters."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raise the redacted error, detached from the original one."""
+        if error is None or not isinstance(error, (DpdaskError, *self._catch)):
+            return
+        redacted = self._redacted(error)
+        del error, traceback  # this frame is part of the new traceback
+        try:
+            raise redacted
+        except DpdaskError:
+            redacted.__context__ = None  # Python has just put the original one there
+            raise
+
+    def _redacted(self, error: BaseException) -> DpdaskError:
+        if isinstance(error, DpdaskError):
+            return type(error)(str(error))
+        if isinstance(error, MemoryError):
+            return ReleaseError(OUT_OF_MEMORY)
+        return self._kind(self._text.format(kind=type(error).__name__))

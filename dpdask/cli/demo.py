@@ -44,7 +44,7 @@ class Demo:
 
 def prepare_demo(folder: str | None = None) -> Demo:
     """Generate the demo's tensor, open its ledger with epsilon 3, and write its spec."""
-    place = _new_folder(folder)
+    new = _new_folder(folder)
     people, days = 20_000, 365
     generator = np.random.default_rng(2026)  # an example to look at, not noise
     season = np.sin(np.arange(days) * 2 * np.pi / 365)
@@ -52,7 +52,7 @@ def prepare_demo(folder: str | None = None) -> Demo:
         0.5 + 0.2 * season + 0.3 * generator.standard_normal((people, days), dtype=np.float32)
     )
     write_example(
-        place / "readings.zarr",
+        new / "readings.zarr",
         name="readings",
         values=readings.astype(np.float32),
         chunks=(1000, days),
@@ -63,19 +63,16 @@ def prepare_demo(folder: str | None = None) -> Demo:
         },
         coordinates={"day": np.arange(days, dtype=np.int32)},
     )
-    ledger = f"sqlite:///{place}/ledger.db"
+    ledger = f"sqlite:///{new}/ledger.db"
     Ledger(ledger).open_dataset("demo", PrivacyBudget(epsilon=3.0, delta=1e-5))
-    spec = place / "release.yaml"
-    spec.write_text(_SPEC.format(folder=place, ledger=ledger))
-    return Demo(place, spec, ledger)
+    spec = new / "release.yaml"
+    spec.write_text(_SPEC.format(folder=new, ledger=ledger))
+    return Demo(new, spec, ledger)
 
 
 def _new_folder(folder: str | None) -> Path:
-    candidates = (
-        [Path(folder)]
-        if folder
-        else [Path("dpdask-demo" + (f"-{n}" if n > 1 else "")) for n in range(1, 1000)]
-    )
+    numbered = [Path("dpdask-demo"), *(Path(f"dpdask-demo-{n}") for n in range(2, 1000))]
+    candidates = [Path(folder)] if folder else numbered
     for candidate in candidates:
         try:
             candidate.mkdir(parents=True)

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,7 +34,7 @@ _CLEANING = 20.0  # seconds for closing a cluster; orchestrators kill after 30
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the command to stop."""
+    """A signal told the command to stop."""
 
 
 class Interruption:
@@ -58,8 +58,9 @@ class Interruption:
         self._release = (shlex.quote(spec_path), spec)
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Stop the main thread wherever it is; a second signal, or a clean-up that hangs, ends the
-        process at once.
+        """Stop the main thread wherever it is.
+
+        A second signal, or a clean-up that hangs, ends the process at once.
         """
         if self._swallowed:
             self._swallowed = False
@@ -73,9 +74,10 @@ class Interruption:
         if time.monotonic() - self._came_at > _SAME_PRESS:
             self._end_at_once()
 
-    def _end_at_once(self, *_alarm: Any) -> None:
-        """Leave without any clean-up: worker processes end when this one does, and what was charged
-        can be resumed.
+    def _end_at_once(self, *_alarm: object) -> None:
+        """Leave without any clean-up.
+
+        Worker processes end when this one does, and what was charged can be resumed.
         """
         line = _TOO_EARLY
         if self._release is not None:
@@ -94,27 +96,26 @@ class Interruption:
         self._told = True
         click.echo(line, err=True)
 
-    def on_unraisable(self, found: Any) -> None:
-        """Raise the interruption again where Python lost it: in a finalizer, where exceptions are
-        only printed.
+    def on_unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """Raise the interruption again where Python lost it.
+
+        In a finalizer exceptions are only printed.
         """
-        if isinstance(found.exc_value, Interrupted) and self.signum is not None:
+        if isinstance(lost.exc_value, Interrupted) and self.signum is not None:
             self._swallowed = True
             _thread.interrupt_main(self.signum)
         elif self.signum is None:
-            sys.__unraisablehook__(found)
+            sys.__unraisablehook__(lost)
 
     def _line(self) -> str:
-        """Return what was charged, the command that finishes the release and the one that gives it
-        up.
-        """
+        """Return what was charged, and the commands that finish or abort the release."""
         if self._release is None:
             return _TOO_EARLY
-        from dpdask.releases.recovery import observe, way_on
+        from dpdask.releases.api import advice
 
         typed, spec = self._release
         try:
-            return f"interrupted: {way_on(observe(spec), typed)}"
+            return f"interrupted: {advice(spec, typed)}"
         except Exception as error:
             reason = str(error) if isinstance(error, DpdaskError) else type(error).__name__
         return (
@@ -123,13 +124,14 @@ class Interruption:
 
 
 def _commands(typed: str) -> str:
-    return f"`dpdask resume {typed}` finishes the release, `dpdask abort {typed}` gives it up"
+    return f"`dpdask resume {typed}` finishes the release, `dpdask abort {typed}` aborts it"
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Carry out a release that Ctrl-C and SIGTERM may stop: then one line on standard error, exit
-    code 130 or 143.
+    """Carry out a release that Ctrl-C and SIGTERM may stop.
+
+    A stopped command prints one line on standard error and exits with code 130 or 143.
 
     The line says what the ledger shows once everything was cleaned up: what was charged is looked
     up, not guessed. The body calls :meth:`Interruption.begin` when its release begins.
@@ -146,9 +148,8 @@ def interruptible() -> Iterator[Interruption]:
         if interruption.signum is None:
             raise
     finally:
-        if (
-            interruption.signum is None
-        ):  # else a further signal still ends the process at once, until it is gone
+        # After a signal the handlers stay: a further one still ends the process at once.
+        if interruption.signum is None:
             sys.unraisablehook = hook
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -158,7 +159,7 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def _be_quiet() -> None:
-    """Silence what libraries have to say about being stopped."""
+    """Silence what libraries log about being stopped."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    threading.excepthook = lambda _found: None
+    threading.excepthook = lambda _lost: None

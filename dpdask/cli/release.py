@@ -7,7 +7,8 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from dpdask.cli.interrupts import interruptible
 from dpdask.cli.printing import console, numbers, print_json, warn
 from dpdask.errors import InvalidSpec
 from dpdask.types import Json
+
+if TYPE_CHECKING:
+    from dpdask.execution import OnProgress, Progress
+    from dpdask.releases.closing import Receipt
 
 __all__ = ["abort", "demo", "plan", "registry", "resume", "run", "serve", "show", "verify"]
 
@@ -37,16 +42,16 @@ def _options_option(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("spec_path", metavar="SPEC.yaml")
 @_json_option
 def plan(spec_path: str, as_json: bool) -> None:
-    """What SPEC.yaml would do and cost; reads no value, spends nothing."""
+    """Show what SPEC.yaml would do and cost; reads no value, spends nothing."""
     from dpdask.releases.api import plan as make_plan
     from dpdask.views.terminal import plan_table
 
-    made = make_plan(spec_path)
-    warn(made.warnings)
+    planned = make_plan(spec_path)
+    warn(planned.warnings)
     if as_json:
-        print_json(made.to_dict())
+        print_json(planned.to_dict())
     else:
-        console().print(plan_table(made.to_dict()))
+        console().print(plan_table(planned.to_dict()))
 
 
 @click.command()
@@ -94,7 +99,7 @@ def resume(spec_path: str, as_json: bool) -> None:
 @click.option(
     "--never-published",
     is_flag=True,
-    help="Your word that nobody can see the release, now or later.",
+    help="You declare that nobody can see the release, now or later.",
 )
 @_options_option
 def abort(
@@ -104,26 +109,26 @@ def abort(
     never_published: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Give up an interrupted release; what was charged stays charged."""
+    """Abort an interrupted release; what was charged stays charged."""
     from dpdask.releases.api import abort as abort_release
     from dpdask.releases.api import abort_named
 
     if (spec_path is None) == (name is None):
         raise InvalidSpec("say which release: SPEC.yaml or --release NAME, one of them")
     if spec_path is not None:
-        given_up = abort_release(spec_path)
+        aborted = abort_release(spec_path)
     else:
-        given_up = abort_named(
+        aborted = abort_named(
             str(name), ledger_url, _parsed_options(options), never_published=never_published
         )
-    if given_up is None:
+    if aborted is None:
         click.echo(
-            "the damaged note of a release was removed; `dpdask run` goes on with what was"
-            " charged, if anything was"
+            "the damaged output lock was removed; `dpdask run` continues with what was charged, if"
+            " anything was"
         )
         return
     click.echo(
-        f"release {given_up[:12]} is aborted: its key is destroyed, nothing was published, what"
+        f"release {aborted[:12]} is aborted: its key is destroyed, nothing was published, what"
         " was charged stays"
     )
 
@@ -167,26 +172,31 @@ def verify(
     from dpdask.releases.verify import verify_release
     from dpdask.signing import read_public_key
 
-    book = None if ledger_url is None else Ledger(ledger_url, create=False)
+    ledger = None if ledger_url is None else Ledger(ledger_url, create=False)
     trust = None if trust_path is None else read_public_key(trust_path)
-    card = verify_release(url, _parsed_options(options), ledger=book, trust=trust)
+    card = verify_release(url, _parsed_options(options), ledger=ledger, trust=trust)
     objects = 0 if card.manifest is None else card.manifest.objects
     if as_json:
-        facts = {
-            "release": card.release,
-            "intact": True,
-            "objects": objects,
-            "ledger": book is not None,
-        }
-        print_json({**facts, "signed_by": card.signed_by, "trusted": trust is not None})
+        print_json(
+            {
+                "release_id": card.release_id,
+                "intact": True,
+                "objects": objects,
+                "ledger": ledger is not None,
+                "signed_by": card.signed_by,
+                "trusted": trust is not None,
+            }
+        )
         return
-    checked = "" if book is None else "; the ledger committed this card and manifest"
-    click.echo(f"release {card.release[:12]}: {objects} objects, card and guarantee hold{checked}")
+    checked = "" if ledger is None else "; the ledger committed this card and manifest"
+    click.echo(
+        f"release {card.release_id[:12]}: {objects} objects, card and guarantee hold{checked}"
+    )
     if card.signed_by is None:
-        click.echo("unsigned: no key vouches for who published it")
+        click.echo("unsigned: no signature shows who published it")
     elif trust is None:
         click.echo(
-            f"signed by {card.signed_by}, which anybody may call their key: check it with"
+            f"signed by {card.signed_by}, a key that anybody may have created: check it with"
             " --trust CURATOR.pub"
         )
     else:
@@ -200,7 +210,7 @@ def registry(url: str, options: tuple[str, ...]) -> None:
     """The release as an entry of the OpenDP deployments registry, in YAML."""
     import yaml
 
-    from dpdask.releases.card import registry_entry
+    from dpdask.releases.registry import registry_entry
     from dpdask.releases.verify import read_card
 
     click.echo(
@@ -224,7 +234,7 @@ def registry(url: str, options: tuple[str, ...]) -> None:
     "--folder", default=None, help="A new folder for the demo; by default dpdask-demo, -2, -3, ..."
 )
 def demo(as_flow: bool, folder: str | None) -> None:
-    """Generate a tensor, release it, show its card: everything on embedded defaults."""
+    """Generate a tensor, release it, show its card, with embedded defaults."""
     with interruptible() as interruption:
         from dpdask.cli.demo import prepare_demo
         from dpdask.releases.api import release
@@ -289,25 +299,31 @@ def serve(
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
-    limit = None
-    if rate_limit is not None:
-        values = numbers("--rate-limit", rate_limit)
-        if len(values) != 3:
-            raise InvalidSpec(
-                f"--rate-limit {rate_limit!r} is not EPSILON,DELTA,DAYS; give three numbers"
-            )
-        limit = dict(zip(("epsilon", "delta", "days"), values, strict=True))
-    chosen = {"series": series, "axis": axis, "rate_limit": limit}
-    window = {
-        "max_window": max_window,
-        "align_to_chunks": align_to_chunks,
-        "start_index": start_index,
-    }
-    _flows("serve").serve(spec_path, every=every, cron=cron, **chosen, **window)
+    _flows("serve").serve(
+        spec_path,
+        every=every,
+        cron=cron,
+        series=series,
+        axis=axis,
+        rate_limit=_parsed_rate_limit(rate_limit),
+        max_window=max_window,
+        align_to_chunks=align_to_chunks,
+        start_index=start_index,
+    )
 
 
-def _flows(name: str) -> Any:
-    """A module of the flows, which bring Prefect with them; nothing else here imports it."""
+def _parsed_rate_limit(text: str | None) -> dict[str, float] | None:
+    """Return EPSILON,DELTA,DAYS by name."""
+    if text is None:
+        return None
+    values = numbers("--rate-limit", text)
+    if len(values) != 3:
+        raise InvalidSpec(f"--rate-limit {text!r} is not EPSILON,DELTA,DAYS; give three numbers")
+    return dict(zip(("epsilon", "delta", "days"), values, strict=True))
+
+
+def _flows(name: str) -> ModuleType:
+    """Return a module of the flows, which import Prefect; nothing else here does."""
     try:
         return importlib.import_module(f"dpdask.flows.{name}")
     except ModuleNotFoundError:
@@ -316,11 +332,13 @@ def _flows(name: str) -> Any:
         ) from None
 
 
-def _print_receipt(receipt: Any, as_json: bool) -> None:
+def _print_receipt(receipt: Receipt, as_json: bool) -> None:
     from dpdask.views.terminal import card_table
 
     if as_json:
-        print_json({"release": receipt.release, "output": receipt.output, "array": receipt.array})
+        print_json(
+            {"release_id": receipt.release_id, "output": receipt.output, "array": receipt.array}
+        )
         return
     console().print(card_table(receipt.card))
     click.echo(f"published: {receipt.output} (array {receipt.array})")
@@ -329,36 +347,36 @@ def _print_receipt(receipt: Any, as_json: bool) -> None:
 def _parsed_options(options: tuple[str, ...]) -> Json:
     from dpdask.spec.secrets import EnvironmentValue
 
-    found: Json = {}
+    parsed: Json = {}
     for option in options:
         name, separator, value = option.partition("=")
         if not separator:
             raise InvalidSpec(
                 f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE"
             )
-        found[name] = EnvironmentValue(env=value[4:]) if value.startswith("env:") else value
-    return found
+        parsed[name] = EnvironmentValue(env=value[4:]) if value.startswith("env:") else value
+    return parsed
 
 
 @contextlib.contextmanager
-def _progress(silent: bool) -> Iterator[Any]:
-    """A bar per stage on standard error."""
+def _progress(silent: bool) -> Iterator[OnProgress | None]:
+    """Show a bar for each stage on standard error."""
     if silent or os.environ.get("DPDASK_NO_PROGRESS"):
         yield None
         return
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description:>14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        rich_progress.TextColumn("{task.description:>14}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        known: Json = {}
+    with rich_progress.Progress(*columns, console=Console(stderr=True)) as bars:
+        known: dict[str, rich_progress.TaskID] = {}
 
-        def watch(progress: Any) -> None:
+        def watch(progress: Progress) -> None:
             if progress.stage not in known:
                 known[progress.stage] = bars.add_task(progress.stage, total=progress.total)
             bars.update(known[progress.stage], completed=progress.done, total=progress.total)

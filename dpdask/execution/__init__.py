@@ -1,24 +1,23 @@
-"""A plan on a Dask cluster: the driver's side, and what runs inside a task."""
+"""A plan on an executor: the driver's side, and what runs inside a task."""
 
-from dpdask.execution.cluster import connect
-from dpdask.execution.driver import (
-    OnProgress,
-    Prepared,
-    Progress,
-    compute_directions,
-    prepare,
-    verify,
-    write,
-)
+from dpdask.execution.driver import TileWork, compute_directions, verify, write
+from dpdask.execution.executors import DaskExecutor, Executor, InlineExecutor, connect
+from dpdask.execution.passes import Intermediates, prepare
+from dpdask.execution.progress import OnProgress, Progress, no_progress
 from dpdask.execution.tasks import Written
 
 __all__ = [
+    "DaskExecutor",
+    "Executor",
+    "InlineExecutor",
+    "Intermediates",
     "OnProgress",
-    "Prepared",
     "Progress",
+    "TileWork",
     "Written",
     "compute_directions",
     "connect",
+    "no_progress",
     "prepare",
     "verify",
     "write",

@@ -1,5 +1,5 @@
-"""Which cluster: the one a spec names, or the caller's own, and whether it may see raw values and
-keys.
+"""Which cluster: the one that a spec names, or the caller's own, and whether it may see raw values
+and keys.
 """
 
 from __future__ import annotations
@@ -11,164 +11,256 @@ import importlib.metadata
 import ipaddress
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from dpdask.errors import ClusterError
+from dpdask.errors import ClusterError, redact_exceptions
 from dpdask.execution import tasks
 from dpdask.signals import children_without_ctrl_c, signals_deferred
-from dpdask.spec.release import ComputeSection
+from dpdask.spec.release import ComputeSection, TlsSection
 
-__all__ = ["connect", "version"]
+__all__ = ["DaskClient", "DaskFuture", "connect", "version"]
 
 _NEVER_SPILL = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+_UNREACHABLE = (OSError, TimeoutError, ValueError, TypeError, RuntimeError)
+_LOOPBACK_SCHEMES = ("tcp", "ws")
+_PRIVATE_SCHEMES = ("inproc", "tls", "wss")
 _configuring = threading.Lock()
 
 
+class DaskFuture(Protocol):
+    """What is used of ``distributed.Future``."""
+
+    @property
+    def status(self) -> str:
+        """How far the task is: ``finished`` when its result can be used."""
+
+    def result(self) -> object:
+        """Fetch the result, or raise the task's error."""
+
+    def add_done_callback(self, callback: Callable[[DaskFuture], None], /) -> None:
+        """Call back when the task is done."""
+
+
+class DaskScheduler(Protocol):
+    """What is used of ``distributed.Client.scheduler``."""
+
+    @property
+    def address(self) -> str:
+        """The scheduler's address, with its scheme."""
+
+
+class DaskCluster(Protocol):
+    """What a cluster factory must return."""
+
+    @property
+    def scheduler_address(self) -> str:
+        """The scheduler's address, with its scheme."""
+
+    def close(self) -> None:
+        """Stop the cluster."""
+
+
+class DaskClient(Protocol):
+    """What is used of ``distributed.Client``."""
+
+    @property
+    def scheduler(self) -> DaskScheduler:
+        """The connected scheduler."""
+
+    @property
+    def status(self) -> str:
+        """Whether the client is connected."""
+
+    def submit(
+        self, function: Callable[..., object], /, *args: object, key: str, pure: bool, retries: int
+    ) -> DaskFuture:
+        """Start a task."""
+
+    def nthreads(self) -> Mapping[str, int]:
+        """Return the threads of each worker."""
+
+    def cancel(self, futures: Sequence[DaskFuture], *, force: bool) -> object:
+        """Forget tasks."""
+
+    def run(self, function: Callable[..., object], /, *args: object) -> Mapping[str, object]:
+        """Call a function on every worker."""
+
+    def wait_for_workers(self, n_workers: int, *, timeout: float) -> object:
+        """Wait until there are so many workers."""
+
+
 @contextlib.contextmanager
-def connect(compute: ComputeSection, client: Any = None) -> Iterator[Any]:
-    """A client of the cluster that ``compute`` names, or the caller's own, checked for trust."""
+def connect(compute: ComputeSection, client: DaskClient | None = None) -> Iterator[DaskClient]:
+    """Open a client of the cluster that ``compute`` names, or use the caller's own.
+
+    Guarantee: it encrypts or stays on this machine, its workers run this version of dpdask, and
+    none of them spills to disk.
+    """
     if client is not None:
         _check_trust(client.scheduler.address, compute)
         _check_workers(client)
         yield client
         return
     with contextlib.ExitStack() as stack:
-        found = stack.enter_context(_client(compute, stack))
-        _check_workers(found)
-        yield found
+        opened = _open_client(compute, stack)
+        _check_workers(opened)
+        yield opened
 
 
-def _client(compute: ComputeSection, stack: contextlib.ExitStack) -> Any:
-    import dask.config
-    from distributed import Client, LocalCluster
-    from distributed.security import Security
+def _open_client(compute: ComputeSection, stack: contextlib.ExitStack) -> DaskClient:
+    """Open a client that closes, with its cluster, when ``stack`` does."""
+    from distributed import Client
 
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    logging.getLogger("distributed.worker").addFilter(
-        _not_a_farewell
-    )  # the same one again is not added twice
-    security = None
-    if compute.tls is not None:
-        security = Security(
-            tls_ca_file=compute.tls.ca_file,
-            tls_client_cert=compute.tls.cert_file,
-            tls_client_key=compute.tls.key_file,
-            require_encryption=True,
-        )
-    if compute.cluster == "local":
-        with (
-            _configuring,
-            dask.config.set(_NEVER_SPILL),
-            _starting(processes=compute.workers > 1),
-        ):  # workers inherit both, the process has one
-            cluster = LocalCluster(
-                n_workers=compute.workers,
-                threads_per_worker=compute.threads,
-                processes=compute.workers > 1,
-                memory_limit=compute.memory if compute.workers > 1 and compute.memory else 0,
-                # the scheduler serves pages whether one wants them or not
-                dashboard_address="127.0.0.1:0",
-                security=compute.workers > 1 or None,  # loopback too is encrypted between processes
-                silence_logs=logging.CRITICAL,
-            )
-        stack.enter_context(contextlib.closing(cluster))
-        return Client(cluster, set_as_default=False)
+    # A filter that is there already is not added twice.
+    logging.getLogger("distributed.worker").addFilter(_is_not_a_farewell)
     if "://" in compute.cluster:
-        _check_trust(compute.cluster, compute)
-        try:
-            return Client(compute.cluster, security=security, timeout=10, set_as_default=False)
-        except (OSError, TimeoutError, ValueError, TypeError, RuntimeError) as error:
-            kind = type(error).__name__
-        raise ClusterError(
-            f"the scheduler at {compute.cluster} cannot be reached ({kind}); start it, or check"
-            " compute.cluster and compute.tls"
+        return cast("DaskClient", stack.enter_context(_connected(compute)))
+    if compute.cluster == "local":
+        cluster = _local_cluster(compute)
+        stack.enter_context(contextlib.closing(cluster))
+    else:
+        cluster = _cluster_of_factory(compute)
+        stack.enter_context(contextlib.closing(cluster))
+        _check_trust(cluster.scheduler_address, compute)
+    return cast("DaskClient", stack.enter_context(Client(cluster, set_as_default=False)))
+
+
+def _local_cluster(compute: ComputeSection) -> DaskCluster:
+    """Start workers on this machine; several of them are processes, which encrypt loopback too."""
+    import dask.config
+    from distributed import LocalCluster
+
+    processes = compute.workers > 1
+    memory_limit = compute.memory if processes and compute.memory else 0
+    # Workers inherit the configuration, of which a process has one.
+    with _configuring, dask.config.set(_NEVER_SPILL), _starting(processes=processes):
+        cluster = LocalCluster(
+            n_workers=compute.workers,
+            threads_per_worker=compute.threads,
+            processes=processes,
+            memory_limit=memory_limit,
+            dashboard_address="127.0.0.1:0",  # the scheduler serves pages in any case
+            security=processes or None,
+            silence_logs=logging.CRITICAL,
         )
+    return cast("DaskCluster", cluster)
+
+
+def _connected(compute: ComputeSection) -> contextlib.AbstractContextManager[object]:
+    """Connect to the scheduler at an address."""
+    from distributed import Client
+
+    _check_trust(compute.cluster, compute)
+    unreachable = (
+        f"the scheduler at {compute.cluster} cannot be reached ({{kind}}); start it, or check"
+        " compute.cluster and compute.tls"
+    )
+    with redact_exceptions(ClusterError, unreachable, _UNREACHABLE):
+        client = Client(
+            compute.cluster,
+            security=_security(compute.tls),
+            timeout=10,
+            set_as_default=False,
+        )
+    return cast("contextlib.AbstractContextManager[object]", client)
+
+
+def _security(tls: TlsSection | None) -> object:
+    if tls is None:
+        return None
+    from distributed.security import Security
+
+    return Security(
+        tls_ca_file=tls.ca_file,
+        tls_client_cert=tls.cert_file,
+        tls_client_key=tls.key_file,
+        require_encryption=True,
+    )
+
+
+def _cluster_of_factory(compute: ComputeSection) -> DaskCluster:
+    """Call the ``package.module:factory`` that a spec names."""
     module, _, name = compute.cluster.partition(":")
     try:
         factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):
         raise ClusterError(
-            f"compute.cluster={compute.cluster!r} is neither local, nor an address, nor an"
-            " importable package.module:factory"
+            f"compute.cluster={compute.cluster!r} is not a valid cluster; write local, inline, an"
+            " address such as tls://host:8786, or an importable package.module:factory"
         ) from None
-    try:
+    failed = "the cluster factory failed ({kind}); check compute.cluster_options"
+    with redact_exceptions(ClusterError, failed):
         cluster = factory(**compute.cluster_options)
-    except Exception as error:
-        raise ClusterError(
-            f"the cluster factory failed ({type(error).__name__}); check compute.cluster_options"
-        ) from None
     if not hasattr(cluster, "scheduler_address") or not hasattr(cluster, "close"):
         raise ClusterError(
             f"the factory {compute.cluster!r} returned no Dask cluster; name one that does"
         )
-    stack.enter_context(contextlib.closing(cluster))
-    _check_trust(cluster.scheduler_address, compute)
-    return Client(cluster, set_as_default=False)
+    return cast("DaskCluster", cluster)
 
 
 @contextlib.contextmanager
 def _starting(*, processes: bool) -> Iterator[None]:
-    """Let signals wait while a cluster starts, so that none is left half made, and keep Ctrl-C from
-    its processes.
-    """
+    """Defer signals while a cluster starts, so that none is half started; keep Ctrl-C from it."""
     with signals_deferred():
         if processes:
-            resource_tracker.ensure_running()  # whoever starts it unblocks signals afterwards
+            resource_tracker.ensure_running()  # its first start unblocks signals
         with children_without_ctrl_c():
             yield
 
 
-def _not_a_farewell(record: logging.LogRecord) -> bool:
-    """Whether a log record is anything but an in-process worker whose scheduler closed, with ours,
-    between two heartbeats.
+def _is_not_a_farewell(record: logging.LogRecord) -> bool:
+    """Return False for the log record of an in-process worker whose scheduler closed before it.
+
+    Its scheduler is ours and closes with us, perhaps between two heartbeats.
     """
-    at = record.exc_info[2] if record.exc_info else None
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    return at is None or at.tb_frame.f_globals.get("__name__") != "distributed.comm.inproc"
+    last = record.exc_info[2] if record.exc_info else None
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is None or last.tb_frame.f_globals.get("__name__") != "distributed.comm.inproc"
 
 
 def _check_trust(address: str, compute: ComputeSection) -> None:
-    """Data and keys go to loopback or over TLS, unless the spec says otherwise in so many words."""
+    """Check that data and keys stay on loopback or travel over TLS, unless the spec waives it."""
     parts = urlsplit(address)
-    if parts.scheme in ("inproc", "tls", "wss") or compute.allow_unencrypted_cluster:
+    if parts.scheme in _PRIVATE_SCHEMES or compute.allow_unencrypted_cluster:
         return
-    host = parts.hostname or ""
-    with contextlib.suppress(ValueError):
-        if parts.scheme in ("tcp", "ws") and (
-            host == "localhost" or ipaddress.ip_address(host).is_loopback
-        ):
-            return
+    if parts.scheme in _LOOPBACK_SCHEMES and _is_loopback(parts.hostname or ""):
+        return
     raise ClusterError(
-        f"the cluster at {address} does not encrypt: raw values and keys would cross the"
-        " network; use tls:// with compute.tls,"
-        " or set compute.allow_unencrypted_cluster: true"
+        f"the cluster at {address} does not encrypt: raw values and keys would cross the network;"
+        " use tls:// with compute.tls, or set compute.allow_unencrypted_cluster: true"
     )
 
 
-def _check_workers(client: Any) -> None:
-    """Workers are there, run this version of dpdask, and never write what they hold to disk."""
-    try:
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _check_workers(client: DaskClient) -> None:
+    """Check that there are workers, and that each may see data."""
+    failed = (
+        "the workers cannot run dpdask ({kind}); install the same version of dpdask on every worker"
+    )
+    violations: Mapping[str, object] = {}
+    with redact_exceptions(ClusterError, failed), contextlib.suppress(TimeoutError):
         client.wait_for_workers(1, timeout=60)
-        found = client.run(tasks.trust_violation, version())
-    except TimeoutError:
-        found = None
-    except Exception as error:
-        raise ClusterError(
-            f"the workers cannot run dpdask ({type(error).__name__}); install the same version"
-            " of dpdask on every worker"
-        ) from None
-    if not found:
+        violations = client.run(tasks.trust_violation, version())
+    if not violations:
         raise ClusterError("the cluster has no workers after 60 seconds; start some")
-    for fault in found.values():
-        if fault is not None:
-            raise ClusterError(fault)
+    for violation in violations.values():
+        if violation is not None:
+            raise ClusterError(str(violation))
 
 
 @functools.cache
 def version() -> str:
-    """The version of dpdask that workers must run, too."""
+    """Return the version of dpdask, which workers must run too."""
     return importlib.metadata.version("dpdask")

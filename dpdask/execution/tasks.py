@@ -1,4 +1,4 @@
-"""What runs inside a Dask task: read, bound, add noise, write, return a tiny record.
+"""What runs inside a task: read, bound, add noise, write, return manifest entries.
 
 Everything here may hold raw values, so nothing here may show one: arguments that carry data print
 redacted, and an exception leaves a task only as one of ours, with a constant text and no trace of
@@ -13,11 +13,11 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
-from dpdask.errors import ClusterError, DpdaskError, ReleaseError
+from dpdask.errors import ClusterError, ReleaseError, redact_exceptions
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
@@ -27,7 +27,7 @@ from dpdask.privatizers.clipping import clip_factors, no_norms, record_norms
 from dpdask.privatizers.grid import Grid
 from dpdask.queries import Clip, ExactSum, Query, SummedQuery
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
-from dpdask.types import Array
+from dpdask.types import Array, Floats, Integers
 
 __all__ = [
     "Opaque",
@@ -45,15 +45,18 @@ __all__ = [
     "write_tiles",
 ]
 
-P = ParamSpec("P")
 R = TypeVar("R")
+V = TypeVar("V")
+
+SquaredNorms = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
+"""Squared norms of records, in steps of the grid, as exact integers."""
 
 
 _local = threading.local()
 
 
-def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """This thread's buffer, kept between tiles: fresh memory costs more than the noise."""
+def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """Return this thread's buffer, kept between tiles: fresh memory costs more than the noise."""
     size = math.prod(shape) * dtype.itemsize
     kept = getattr(_local, name, None)
     if kept is None or kept.size < size:
@@ -62,52 +65,26 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return kept[:size].view(dtype).reshape(shape)
 
 
-class Opaque:
+class Opaque(Generic[V]):
     """A value on its way between tasks: its printed form says nothing of it."""
 
     __slots__ = ("value",)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: V) -> None:
         self.value = value
 
     def __repr__(self) -> str:
-        return "<Sealed>"
+        return "<Opaque>"
 
     def __sizeof__(self) -> int:
         return 64 + int(getattr(self.value, "nbytes", 0))
 
 
-def redact_exceptions(function: Callable[P, R]) -> Callable[P, R]:
-    """Let no exception out that could carry a value: ours by their constant texts, others by their
-    kind alone.
-    """
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        kind: type[Exception]
-        try:
-            return function(*args, **kwargs)
-        except DpdaskError as error:
-            kind, text = type(error), str(error)
-        except MemoryError:
-            kind, text = (
-                ReleaseError,
-                "a worker ran out of memory; use smaller publish.chunks or compute.task_size",
-            )
-        except Exception as error:
-            kind, text = (
-                ReleaseError,
-                f"a task failed ({type(error).__name__}); `dpdask resume` tries again",
-            )
-        raise kind(text)
-
-    return run
+_redacted = redact_exceptions(ReleaseError, "a task failed ({kind}); `dpdask resume` tries again")
 
 
 class Written(NamedTuple):
-    """What a task wrote: the entries of its write units, and the keys of those where other bytes
-    lay already.
-    """
+    """What a task wrote: the entries of its write chunks, and the keys where other bytes lay."""
 
     entries: list[ManifestEntry]
     conflicts: list[str]
@@ -115,8 +92,19 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TileJob:
-    """What all tile tasks of a component share. ``binding`` is the digest of the recipe that their
-    noise is drawn for.
+    """What all tile tasks of a component share.
+
+    Args:
+        source: The array to read.
+        staging: Where write chunks go.
+        layout: How they are encoded, and their keys.
+        tiling: The tiles of the answer.
+        query: The query that is answered.
+        privatizer: How a tile is bounded, discretized and given noise.
+        exact_sum: How records are summed exactly, None for a query that is not a sum.
+        key: The release key, in its transferable form.
+        binding: The digest of the recipe that the noise is drawn for.
+        component: The name of the component, which its noise depends on too.
     """
 
     source: SourceArray
@@ -134,54 +122,73 @@ class TileJob:
         return "<TileJob>"
 
 
-def trust_violation(version: str, dask_worker: Any) -> str | None:
-    """Why a worker must not see data, None if it may: another dpdask, or memory that goes to disk.
-    Dask passes the worker.
+class _MemoryManager(Protocol):
+    """What is used of the memory manager of a Dask worker; attributes differ between versions."""
+
+    memory_limit: int | None
+
+
+class DaskWorker(Protocol):
+    """What is used of ``distributed.Worker``."""
+
+    @property
+    def memory_manager(self) -> _MemoryManager:
+        """What decides when the worker spills."""
+
+
+def trust_violation(version: str, dask_worker: DaskWorker) -> str | None:
+    """Return why a worker must not see data, None if it may. Dask passes the worker.
+
+    It must run the same dpdask, and must not move its memory to disk.
     """
-    found = importlib.metadata.version("dpdask")
-    if found != version:
+    installed = importlib.metadata.version("dpdask")
+    if installed != version:
         return (
-            f"a worker runs dpdask {found}, this is {version}; install the same version everywhere"
+            f"a worker runs dpdask {installed}, this is {version}; install the same version"
+            " everywhere"
         )
     memory = dask_worker.memory_manager
     fractions = [getattr(memory, f"memory_{name}_fraction", True) for name in ("target", "spill")]
-    if getattr(memory, "memory_limit", True) and any(
-        fractions
-    ):  # without a limit there is nothing to spill at
+    limited = getattr(memory, "memory_limit", True)  # without a limit nothing is spilled
+    if limited and any(fractions):
         return (
             "a worker may spill to disk, where raw values would stay; set"
-            " distributed.worker.memory.target and .spill to"
-            " false in its Dask configuration"
+            " distributed.worker.memory.target and .spill to false in its Dask configuration"
         )
     return None
 
 
-def run_on_trusted_worker(version: str, function: Callable[..., R], *args: Any) -> R:
-    """Run a task of ours, unless the worker, which may have joined after the release began, must
-    not see data.
-    """
+def run_on_trusted_worker(version: str, function: Callable[..., R], *args: object) -> R:
+    """Run a task, unless the worker, which may have joined late, must not see data."""
     from distributed import get_worker
 
-    worker: Any = get_worker()
-    if getattr(worker, "dpdask_sound", None) != version:
-        fault = trust_violation(version, worker)
-        if fault is not None:
-            raise ClusterError(fault)
-        worker.dpdask_sound = version
+    worker = get_worker()
+    if getattr(worker, "dpdask_trusted", None) != version:
+        violation = trust_violation(version, cast("DaskWorker", worker))
+        if violation is not None:
+            raise ClusterError(violation)
+        worker.dpdask_trusted = version  # type: ignore[attr-defined]
     return function(*args)
 
 
-@redact_exceptions
+@_redacted
 def check_source(source: SourceArray, box: Region) -> None:
-    """Decode a region, so that a damaged source is found before anything is charged."""
+    """Decode a region, so that a damaged source is refused before anything is charged."""
     for piece in source.pieces(box):
         source.read(piece)
 
 
-@redact_exceptions
-def norms_part(source: SourceArray, box: Region, record_axis: int, grid: Grid) -> Opaque:
-    """The squared norms of the parts of records that lie in a region, with the first record's
-    index.
+@_redacted
+def norms_part(
+    source: SourceArray, box: Region, record_axis: int, grid: Grid
+) -> Opaque[tuple[int, SquaredNorms]]:
+    """Return the squared norms of the parts of records in a region, with the first one's index.
+
+    Args:
+        source: The array to read.
+        box: The region.
+        record_axis: The axis along which records lie.
+        grid: The grid that values are rounded to.
     """
     records = box[record_axis]
     total = no_norms(records.stop - records.start)
@@ -192,9 +199,11 @@ def norms_part(source: SourceArray, box: Region, record_axis: int, grid: Grid) -
     return Opaque((records.start, total))
 
 
-@redact_exceptions
-def clip_part(grid: Grid, records: slice, *parts: Opaque) -> Opaque:
-    """Clip factors from all parts of some records' norms."""
+@_redacted
+def clip_part(
+    grid: Grid, records: slice, *parts: Opaque[tuple[int, SquaredNorms]]
+) -> Opaque[Floats]:
+    """Return clip factors from all parts of some records' norms."""
     total = no_norms(records.stop - records.start)
     for part in parts:
         start, norms = part.value
@@ -202,51 +211,64 @@ def clip_part(grid: Grid, records: slice, *parts: Opaque) -> Opaque:
     return Opaque(clip_factors(total, grid=grid))
 
 
-@redact_exceptions
+@_redacted
 def sum_part(
     query: SummedQuery,
     exact_sum: ExactSum,
     source: SourceArray,
     answer_box: Region,
     records: slice,
-    factors: Opaque | None,
-) -> Opaque:
-    """A partial sum of an answer."""
-    return Opaque(
-        query.partial(
-            source, exact_sum, answer_box, records, None if factors is None else factors.value
-        )
-    )
+    factors: Opaque[Floats] | None,
+) -> Opaque[Integers]:
+    """Return a partial sum of an answer.
+
+    Args:
+        query: The query that is answered.
+        exact_sum: How records are bounded and summed exactly.
+        source: The array to read.
+        answer_box: The region of the answer.
+        records: The records that are summed.
+        factors: Their clip factors, None where a record is clipped as it is read.
+    """
+    values = None if factors is None else factors.value
+    return Opaque(query.partial(source, exact_sum, answer_box, records, values))
 
 
-@redact_exceptions
-def add_up(*parts: Opaque) -> Opaque:
-    """Partial sums added; in integers, so their order does not matter."""
+@_redacted
+def add_up(*parts: Opaque[Integers]) -> Opaque[Integers]:
+    """Add partial sums; they are integers, so their order does not matter."""
     return Opaque(functools.reduce(np.add, (part.value for part in parts)))
 
 
-@redact_exceptions
+@_redacted
 def write_tiles(
     job: TileJob,
     indices: Sequence[Index],
     first_record: int = 0,
-    factors: Opaque | None = None,
-    answer: Opaque | None = None,
+    factors: Opaque[Floats] | None = None,
+    answer: Opaque[Integers] | None = None,
 ) -> Written:
-    """Release some tiles into staging."""
+    """Release some tiles into staging.
+
+    Args:
+        job: What all tile tasks share.
+        indices: The tiles.
+        first_record: The record that ``factors`` begin with.
+        factors: Clip factors from the pass over norms, None where there was none.
+        answer: The exact answer, None where the tile itself is read.
+    """
     key = job.key.from_transferable()
     radii = _radii(job, key)
     written = Written([], [])
     for index in indices:
         box = job.tiling.box(index)
-        shape = tuple(part.stop - part.start for part in box)
+        block: Array
+        shrink: Floats | None = None
         if answer is None:
             block = job.source.read(box, functools.partial(_scratch, "in"))
             shrink = _factors(job, box, block, first_record, factors)
         else:
-            whole = answer.value
-            block = _answer(job, whole if whole.shape[-len(shape) :] == shape else whole[box])
-            shrink = None
+            block = _on_grid(job, _tile_of(answer.value, box))
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
             released = _symmetrised(job, key, index, block, released, radii)
@@ -257,10 +279,16 @@ def write_tiles(
     return written
 
 
-def _answer(job: TileJob, total: Array) -> Array:
+def _on_grid(job: TileJob, total: Integers) -> Array:
     """Return an exact sum as values on the grid of the answer."""
     assert job.exact_sum is not None
     return job.exact_sum.answer(total)
+
+
+def _tile_of(answer: Integers, box: Region) -> Integers:
+    """Return the part of an exact answer that a tile is; it may be of that tile alone already."""
+    shape = tuple(part.stop - part.start for part in box)
+    return answer if answer.shape[-len(shape) :] == shape else answer[box]
 
 
 def _put(job: TileJob, chunk_index: Index, block: Array, written: Written) -> None:
@@ -271,9 +299,12 @@ def _put(job: TileJob, chunk_index: Index, block: Array, written: Written) -> No
         written.entries.append(entry)
 
 
-def _factors(job: TileJob, box: Region, block: Array, first: int, factors: Opaque | None) -> Any:
-    """The clip factors of a tile's records: from the pass over norms, or from the tile itself where
-    it holds them whole.
+def _factors(
+    job: TileJob, box: Region, block: Array, first: int, factors: Opaque[Floats] | None
+) -> Floats | None:
+    """Return the clip factors of a tile's records.
+
+    They come from the pass over norms, or from the tile itself where it holds whole records.
     """
     bound, grid = job.query.bound, job.privatizer.clip_grid
     if not isinstance(bound, Clip) or grid is None:
@@ -292,9 +323,10 @@ def _released(
     index: Index,
     box: Region,
     block: Array,
-    factors: Any,
+    factors: Floats | None,
     radius: float | None,
 ) -> Array:
+    """Return a tile with its noise, in the type that it is written in or as it is averaged."""
     dtype = np.dtype(job.layout.dtype)
     plain = dtype.kind == "i" or (job.query.divisor == 1 and not job.query.symmetric)
     kind = dtype if plain else np.dtype(np.float64)
@@ -312,24 +344,23 @@ def _symmetrised(
     job: TileJob,
     key: ReleaseKey,
     index: Index,
-    block: Any,
-    released: Any,
+    block: Array,
+    released: Array,
     radii: dict[Index, float],
 ) -> Array:
-    """(Y + Y')/2: a tile's own noise averaged with that of its mirror image."""
+    """Return (Y + Y')/2: a tile's own noise averaged with that of its mirror image."""
     mirror = index[::-1]
     other = released
     if mirror != index:
         across = tuple(job.tiling.box(mirror))
-        other = _released(
-            job, key, mirror, across, np.ascontiguousarray(block.T), None, radii.get(mirror)
-        )
+        transposed = np.ascontiguousarray(block.T)
+        other = _released(job, key, mirror, across, transposed, None, radii.get(mirror))
     average: Array = ((released + other.T) / 2).astype(job.layout.dtype)
     return average
 
 
 def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
-    """The norm of every tile's noise, where all share one direction; the same in every task."""
+    """Return the norm of every tile's noise where all share one direction, equal in every task."""
     noise = job.privatizer.noise
     if not isinstance(noise, SphericalNoise):
         return {}
@@ -347,28 +378,30 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
     return dict(zip(indices, drawn.tolist(), strict=True))
 
 
-@redact_exceptions
-def noisy_answer(job: TileJob, answer: Opaque) -> Array:
-    """A small answer with its noise, for the driver: differentially private, so it may travel and
-    be kept.
-    """
+@_redacted
+def noisy_answer(job: TileJob, answer: Opaque[Integers]) -> Array:
+    """Return a small answer with its noise: differentially private, so the driver may keep it."""
     key = job.key.from_transferable()
     index = (0,) * len(job.tiling.shape)
     box = job.tiling.box(index)
-    block = _answer(job, answer.value)
+    block = _on_grid(job, answer.value)
     released = _released(job, key, index, box, block, None, None)
     return (released + released.T) / 2 if job.query.symmetric else released
 
 
-@redact_exceptions
+@_redacted
 def check_chunks(
-    staging: Publisher, layout: Layout, units: Sequence[tuple[Index, ManifestEntry, bool]]
+    staging: Publisher, layout: Layout, chunks: Sequence[tuple[Index, ManifestEntry, bool]]
 ) -> list[str]:
-    """The keys of staged units that are missing or damaged or, where their digest is asked for, not
-    the ones recorded.
+    """Return the keys of staged write chunks that are not what their manifest entries say.
+
+    Args:
+        staging: Where they are.
+        layout: How they are encoded.
+        chunks: Index, manifest entry, and whether the digest is computed again too.
     """
     return [
         entry.key
-        for index, entry, digest in units
+        for index, entry, digest in chunks
         if not staging.check(layout, index, entry, digest=digest)
     ]

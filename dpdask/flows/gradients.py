@@ -1,15 +1,16 @@
-"""A stack of T independent per-step tensors, such as clipped sums, as one composed release, sampled
-or not.
-"""
+"""A stack of independent per-step tensors, such as clipped sums, as one composed release."""
 
-from typing import Annotated, Any
+import contextlib
+from typing import Annotated
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.states import Failed
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError
-from dpdask.flows.steps import carry_out, one_line, say_it_goes_on
+from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes
+from dpdask.ledger import open_ledger
 from dpdask.privacy import Adjacency
 from dpdask.spec import ReleaseSpec, parse_release_spec
 from dpdask.spec.calibration import SamplingSection
@@ -29,9 +30,9 @@ __all__ = ["privatize_gradients"]
 @flow(
     name="privatize-gradients",
     persist_result=False,
-    on_crashed=[say_it_goes_on],
-    on_failure=[say_it_goes_on],
-    on_cancellation=[say_it_goes_on],
+    on_crashed=[say_next_run_resumes],
+    on_failure=[say_next_run_resumes],
+    on_cancellation=[say_next_run_resumes],
 )
 def privatize_gradients(
     source: SourceSection,
@@ -46,11 +47,10 @@ def privatize_gradients(
     max_contributions: Annotated[int, Field(ge=1)] = 1,
     compute: ComputeSection = ComputeSection(),  # a frozen value
     publish: PublishSection = PublishSection(),
-) -> Any:
-    """Release the steps along the source's first axis, each a sum of records that the caller
-    clipped, one by one.
+) -> dict[str, str] | State[None]:
+    """Release the steps along the first axis, each a sum of records that the caller clipped.
 
-    Each record is clipped to ``clip_norm`` before it is added, so a unit moves a step by
+    Each record is clipped to ``clip_norm`` before it is added, so a privacy unit changes a step by
     ``max_contributions * clip_norm``, twice that under replace-one. The steps share (epsilon,
     delta): their noise is composed exactly, amplified by the Poisson ``sampling`` of privacy units
     or of records.
@@ -59,22 +59,14 @@ def privatize_gradients(
     training run is not such a stack: its later steps depend on every record through the weights,
     which no clip norm bounds. It is refused otherwise.
     """
-    refusal = None
     try:
-        opened = open_source(open_storage(source.url, source.options), source.array)
-        window = source.window
-        steps = (
-            window.stop - window.start
-            if window is not None and window.axis == 0
-            else opened.shape[0]
-        )
         spec = gradient_spec(
             source=source,
             output=output,
             budget=budget,
             privacy={"epsilon": epsilon, "delta": delta},
             clip_norm=clip_norm,
-            steps=steps,
+            steps=_count_steps(source),
             steps_are_independent=steps_are_independent,
             sampling=sampling,
             privacy_unit=PrivacyUnitSection(
@@ -83,11 +75,19 @@ def privatize_gradients(
             compute=compute,
             publish=publish,
         )
+        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+            return release_as_tasks(spec, ledger)
     except DpdaskError as error:
         refusal = one_line(error)
-    if refusal is not None:
-        return Failed(message=refusal)
-    return carry_out(spec)
+    return Failed(message=refusal)
+
+
+def _count_steps(source: SourceSection) -> int:
+    """Return how many steps lie along the first axis of the source, or of its window."""
+    window = source.window
+    if window is not None and window.axis == 0:
+        return window.stop - window.start
+    return open_source(open_storage(source.url, source.options), source.array).shape[0]
 
 
 def gradient_spec(
@@ -98,13 +98,24 @@ def gradient_spec(
     steps_are_independent: bool,
     sampling: SamplingSection | None,
     privacy_unit: PrivacyUnitSection,
-    **sections: Any,
+    **sections: BaseModel,
 ) -> ReleaseSpec:
-    """The release of a stack: a unit moves a step by a clip norm for each of its records, by two
-    under replace-one.
+    """Return the spec of a stack.
+
+    A privacy unit changes a step by one clip norm for each of its records, by two under
+    replace-one.
+
+    Args:
+        privacy: epsilon and delta of all steps together.
+        clip_norm: What each record was clipped to.
+        steps: How many steps there are.
+        steps_are_independent: Whether no step was computed from another's raw result.
+        sampling: Who was sampled for each step, if anyone was.
+        privacy_unit: Whom the release protects.
+        sections: The other sections of the spec, as they are.
     """
-    moves = 1 if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2
-    sensitivity = moves * privacy_unit.max_contributions * clip_norm
+    norms_per_record = 1 if privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE else 2
+    sensitivity = norms_per_record * privacy_unit.max_contributions * clip_norm
     plain = {
         name: section.model_dump(by_alias=True, exclude_defaults=True)
         for name, section in sections.items()

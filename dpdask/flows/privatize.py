@@ -1,15 +1,17 @@
 """One release: what users schedule most."""
 
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
 
-from dpdask.errors import ReleaseError
-from dpdask.execution import Progress
-from dpdask.flows.steps import carry_out, say_how_to_resume, watchers
+from dpdask.errors import DpdaskError, ReleaseError
+from dpdask.execution import OnProgress
+from dpdask.flows.steps import one_line, release_as_tasks, say_how_to_resume, watchers
+from dpdask.ledger import open_ledger
 from dpdask.signals import children_without_ctrl_c
 from dpdask.spec import ReleaseSpec, load_release_spec
 
@@ -23,23 +25,29 @@ __all__ = ["privatize", "run_watched"]
     on_failure=[say_how_to_resume],
     on_cancellation=[say_how_to_resume],
 )
-def privatize(spec: ReleaseSpec) -> Any:
+def privatize(spec: ReleaseSpec) -> dict[str, str] | State[None]:
     """Publish the release that ``spec`` describes, or resume it where an earlier run stopped."""
-    return carry_out(spec)
+    try:
+        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+            return release_as_tasks(spec, ledger)
+    except DpdaskError as error:
+        refusal = one_line(error)
+    return Failed(message=refusal)
 
 
-def run_watched(spec_path: str | Path, watch: Callable[[Progress], None] | None) -> None:
-    """Run the flow here and now, showing its progress to somebody at a terminal too."""
-    spec = load_release_spec(spec_path).model_dump(
-        mode="json", by_alias=True, exclude_defaults=True
-    )
+def run_watched(spec_path: str | Path, watch: OnProgress | None) -> None:
+    """Run the flow here and now, showing its progress at a terminal too."""
+    spec = load_release_spec(spec_path)
+    parameters = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     if watch is not None:
         watchers.append(watch)
     try:
         with children_without_ctrl_c(), get_client(sync_client=True):
             pass  # starts the embedded server, where none is configured
-        state: Any = privatize(spec, return_state=True)  # Prefect makes it a ReleaseSpec
+        state = privatize(parameters, return_state=True)  # Prefect parses it
     finally:
         watchers.clear()
     if not state.is_completed():
-        raise ReleaseError(state.message or "the flow did not complete")
+        raise ReleaseError(
+            state.message or "the flow did not complete; `dpdask resume` finishes it"
+        )

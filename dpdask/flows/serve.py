@@ -1,20 +1,20 @@
-"""A long-running process with a schedule: Prefect's serve over one spec or one series."""
-
-from typing import Any
+"""Serve one spec or one series on a schedule, in a process that stays."""
 
 from prefect.client.schemas.schedules import CronSchedule
 from pydantic import ValidationError
 
 from dpdask.errors import InvalidSpec
 from dpdask.flows.privatize import privatize
-from dpdask.flows.series import RateLimit, check_series_output, privatize_series
+from dpdask.flows.series import privatize_series
 from dpdask.planning import check_no_placeholders
+from dpdask.releases.series import RateLimit, check_series_output
 from dpdask.spec import load_release_spec
 from dpdask.types import Json
 
 __all__ = ["check_schedule", "serve"]
 
 _LONGEST_INTERVAL = 10 * 366 * 86400.0  # seconds
+_SERVING = {"limit": 1, "pause_on_shutdown": False, "print_starting_message": True}
 
 
 def serve(
@@ -32,49 +32,50 @@ def serve(
     """Run the release of a spec on a schedule, until the process is stopped.
 
     What can be refused without looking at the source is refused before Prefect starts.
+
+    Args:
+        spec_path: The spec file.
+        every: Seconds between runs, or None with ``cron``.
+        cron: A cron expression, or None with ``every``.
+        series: The name of a series; without one, the same release is run every time.
+        axis: The axis along which the series grows.
+        rate_limit: epsilon, delta and days of its rate limit.
+        max_window: The most indices of one run.
+        align_to_chunks: Whether windows end with chunks.
+        start_index: Where a series without releases begins.
     """
     check_schedule(every=every, cron=cron)
-    loaded = load_release_spec(spec_path)
-    spec = loaded.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    parameters: Json = {"spec": spec}
-    chosen: Any = privatize
+    spec = load_release_spec(spec_path)
+    parameters: Json = {"spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
+    schedule: Json = {"interval": every, "cron": cron, **_SERVING}
+    options: Json = {
+        "axis": axis,
+        "rate_limit": rate_limit,
+        "max_window": max_window,
+        "align_to_chunks": align_to_chunks,
+        "start_index": start_index,
+    }
     if series is None:
-        if (
-            axis is not None
-            or rate_limit is not None
-            or max_window is not None
-            or align_to_chunks
-            or start_index
-        ):
-            raise InvalidSpec(
-                "--axis, --rate-limit, --max-window, --align-to-chunks and --start-index belong"
-                " to a series; give"
-                " --series NAME"
-            )
-        check_no_placeholders(loaded.output.url)
+        _check_no_series_options(options)
+        check_no_placeholders(spec.output.url)
+        privatize.serve(name="release", parameters=parameters, **schedule)
     else:
-        _check_series(loaded.output.url, axis=axis, rate_limit=rate_limit, max_window=max_window)
-        chosen = privatize_series
-        parameters |= {"series": series, "axis": axis, "rate_limit": rate_limit}
-        parameters |= {
-            "max_window": max_window,
-            "align_to_chunks": align_to_chunks,
-            "start_index": start_index,
-        }
-    name = series or "release"
-    chosen.serve(
-        name=name,
-        parameters=parameters,
-        interval=every,
-        cron=cron,
-        limit=1,
-        pause_on_shutdown=False,
-        print_starting_message=True,
-    )
+        _check_series(spec.output.url, axis=axis, rate_limit=rate_limit, max_window=max_window)
+        parameters |= {"series": series, **options}
+        privatize_series.serve(name=series, parameters=parameters, **schedule)
+
+
+def _check_no_series_options(options: Json) -> None:
+    set_options = [name for name, value in options.items() if value not in (None, False, 0)]
+    if set_options or options["axis"] is not None:
+        raise InvalidSpec(
+            "--axis, --rate-limit, --max-window, --align-to-chunks and --start-index belong to a"
+            " series; give --series NAME"
+        )
 
 
 def check_schedule(*, every: float | None, cron: str | None) -> None:
-    """Refuse a schedule that Prefect would not take, or would take for another one."""
+    """Refuse a schedule that Prefect would not accept, or would read as another one."""
     if (every is None) == (cron is None):
         raise InvalidSpec("a schedule is --every SECONDS or --cron EXPRESSION; give one of them")
     if every is not None and not 1 <= every <= _LONGEST_INTERVAL:
@@ -87,16 +88,14 @@ def check_schedule(*, every: float | None, cron: str | None) -> None:
     fields = len(cron.split())
     try:
         CronSchedule(cron=cron)
-        valid = fields == 5 or cron.startswith(
-            "@"
-        )  # a sixth field would count seconds, last here and first elsewhere
+        # A sixth field would count seconds: last here, first elsewhere.
+        valid = fields == 5 or cron.startswith("@")
     except ValidationError:
         valid = False
     if not valid:
         raise InvalidSpec(
             f"--cron {cron!r} is not a valid cron line; give five fields (minute, hour, day of"
-            " month, month, day of week),"
-            " such as '0 6 * * *'"
+            " month, month, day of week), such as '0 6 * * *'"
         )
 
 
@@ -108,7 +107,9 @@ def _check_series(
             "a series grows along an axis; give --axis, from 0 to the last one of the source"
         )
     if max_window is not None and max_window < 1:
-        raise InvalidSpec(f"--max-window {max_window} lets no window be; choose at least 1")
+        raise InvalidSpec(
+            f"--max-window {max_window} is not a valid length of a window; choose at least 1"
+        )
     try:
         if rate_limit is not None:
             RateLimit.model_validate(rate_limit)

@@ -1,13 +1,15 @@
 """The tasks of a release, and what they leave in Prefect: facts, artifacts, tags; never a value, a
 key or a result.
 
-One task holds the Dask client while tiles are written. State messages are the one-line errors of
-dpdask. Nothing is cached or persisted; a retry replays the same noise.
+Prefect walks and records the arguments of tasks, so they take the id of a release under way in this
+process and look it up there. One task holds the Dask client while tiles are written. State messages
+are the one-line errors of dpdask. Nothing is cached or persisted; a retry replays the same noise.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
 from prefect import runtime, task
@@ -23,11 +25,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
-from dpdask.errors import DpdaskError, ReleaseError
-from dpdask.execution import Progress
-from dpdask.ledger import open_ledger
-from dpdask.releases.api import finish_published, plan, release_run
-from dpdask.releases.steps import Receipt, ReleaseRun
+from dpdask.errors import DpdaskError, ReleaseError, redact_exceptions
+from dpdask.execution import OnProgress, Progress
+from dpdask.ledger import DatasetState, Ledger
+from dpdask.planning import ReleasePlan
+from dpdask.releases.closing import Receipt
+from dpdask.releases.recovery import Command
+from dpdask.releases.run import ReleaseRun, plan_or_finish
 from dpdask.spec import ReleaseSpec
 from dpdask.views.ledger_rows import ledger_rows
 from dpdask.views.markdown import card_markdown, records_to_objects, rows_to_objects
@@ -35,41 +39,98 @@ from dpdask.views.plan_rows import public_plan_rows
 
 __all__ = [
     "Refused",
-    "carry_out",
+    "one_line",
+    "release_as_tasks",
     "say_how_to_resume",
-    "say_it_goes_on",
+    "say_next_run_resumes",
     "tag_run",
     "watchers",
 ]
 
+R = TypeVar("R")
+
 _UPDATE_SECONDS = 1.0
-watchers: list[Callable[[Progress], None]] = []  # others in this process who want to see progress
+watchers: list[OnProgress] = []  # others in this process who want to see progress
+
+_redacted = redact_exceptions(
+    ReleaseError, "an unforeseen {kind}; `dpdask resume` tries again"
+)  # Prefect keeps exceptions
 
 
-class Refused(Exception):
-    """A step said no, in one line."""
+class Refused(DpdaskError):
+    """A task refused, and said why in one line."""
+
+
+class FlowRun(Protocol):
+    """What is used of Prefect's flow run in a hook."""
+
+    @property
+    def name(self) -> str:
+        """The name that Prefect gave it."""
 
 
 def one_line(error: DpdaskError) -> str:
-    """An error as a state message."""
-    return f"{type(error).__name__}: {error}"
+    """Return an error as a state message."""
+    return str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+
+
+class _Release:
+    """A release under way in this process."""
+
+    def __init__(self, spec: ReleaseSpec, ledger: Ledger) -> None:
+        self.spec = spec
+        self.ledger = ledger
+        self.receipt: Receipt | None = None
+        self._run: ReleaseRun | None = None
+
+    def plan(self) -> ReleasePlan | None:
+        """Plan it, once; None if an earlier run left it complete, which is committed instead."""
+        planned = plan_or_finish(self.spec, self.ledger, Command.FLOW)
+        if isinstance(planned, Receipt):
+            self.receipt = planned
+            return None
+        self._run = ReleaseRun(planned, self.ledger, _Watch())
+        return planned.plan
+
+    @property
+    def run(self) -> ReleaseRun:
+        """The run, once it is planned."""
+        if self._run is None:
+            raise ReleaseError("the release is not planned; run the flow again")
+        return self._run
+
+
+_under_way: dict[str, _Release] = {}
+
+
+@contextlib.contextmanager
+def _registered(release: _Release) -> Iterator[str]:
+    """Let tasks of this process find a release by an id, which says nothing of it."""
+    token = f"{runtime.flow_run.get_id()}-{id(release)}"
+    _under_way[token] = release
+    try:
+        yield token
+    finally:
+        del _under_way[token]
 
 
 @task(name="plan", cache_policy=NO_CACHE, persist_result=False)
-def plan_release(spec: ReleaseSpec) -> Any:
+def plan_release(token: str) -> State[None] | None:
     """Check everything; spends nothing."""
     try:
-        facts = plan(spec, resuming=True).to_dict()
+        plan = _under_way[token].plan()
     except DpdaskError as error:
         return Failed(message=one_line(error))
-    rows = rows_to_objects(public_plan_rows(facts))
-    create_table_artifact(table=rows, key="dpdask-plan", description="What the release will do")
+    if plan is not None:
+        rows = rows_to_objects(public_plan_rows(plan.to_dict()))
+        create_table_artifact(table=rows, key="dpdask-plan", description="What the release will do")
     return None
 
 
 @task(name="reserve", cache_policy=NO_CACHE, persist_result=False)
-def reserve(run: ReleaseRun) -> Any:
+def reserve(token: str) -> State[None] | None:
     """Check source and cluster, then charge the dataset."""
+    run = _under_way[token].run
     try:
         run.prepare()
         run.reserve()
@@ -79,68 +140,67 @@ def reserve(run: ReleaseRun) -> Any:
 
 
 @task(name="write", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=2)
-def write(run: ReleaseRun) -> None:
-    """Noise and stage every tile; a retry goes on with what is missing."""
-    _step(run.write)
+@_redacted
+def write(token: str) -> None:
+    """Noise and stage every tile; a retry continues with what is missing."""
+    _under_way[token].run.write()
 
 
 @task(name="verify", cache_policy=NO_CACHE, persist_result=False, retries=1, retry_delay_seconds=2)
-def verify(run: ReleaseRun) -> None:
+@_redacted
+def verify(token: str) -> None:
     """Read every staged tile again."""
-    _step(run.verify)
+    _under_way[token].run.verify()
 
 
 @task(name="publish", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=2)
-def publish(run: ReleaseRun) -> None:
+@_redacted
+def publish(token: str) -> None:
     """Make the release visible, commit it."""
-    if run.receipt is None:
-        _step(run.publish)
+    _under_way[token].run.publish()
 
 
-def _step(step: Any) -> None:
-    """Let out only errors whose text and context are ours: Prefect keeps exceptions."""
-    try:
-        step()
-        return
-    except DpdaskError as error:
-        kind, text = type(error), str(error)
-    except Exception as error:
-        kind, text = (
-            ReleaseError,
-            f"an unforeseen {type(error).__name__}; `dpdask resume` tries again",
-        )
-    raise kind(text)
+def release_as_tasks(
+    spec: ReleaseSpec, ledger: Ledger, check_plan: Callable[[ReleasePlan], None] | None = None
+) -> dict[str, str]:
+    """Carry out one release as tasks of the running flow; return its public facts.
 
+    What an earlier run left unfinished is continued, with the same noise and no further charge.
 
-def carry_out(spec: ReleaseSpec) -> dict[str, str] | State[Any]:
-    """One release as tasks of the running flow: its facts, or a failed state that says why.
+    Args:
+        spec: The spec of the release.
+        ledger: Its ledger, open.
+        check_plan: Called with the plan before anything is charged; raises to stop.
 
-    What an earlier run left unfinished is gone on with, with the same noise and no further charge.
+    Raises:
+        DpdaskError: The release is refused.
     """
-    refusal = None
-    try:
-        tag_run(f"dataset:{spec.budget.dataset}")
-        receipt = finish_published(spec)
-        if receipt is None:
-            _unless_failed(plan_release(spec, return_state=True))
-            with release_run(spec, on_progress=_Watch(), unfinished="resume") as run:
-                tag_run(f"release:{run.name}")
-                _unless_failed(reserve(run, return_state=True))
-                write(run)
-                verify(run)
-                publish(run)
-                receipt = run.receipt
-        if receipt is not None:
-            _leave_artifacts(spec, receipt)
-            return {"release": receipt.release, "output": receipt.output, "array": receipt.array}
-    except Refused as error:
-        refusal = str(error)
-    except DpdaskError as error:
-        refusal = one_line(error)
-    return Failed(message=refusal or "the release left no receipt")
+    tag_run(f"dataset:{spec.budget.dataset}")
+    release = _Release(spec, ledger)
+    with _registered(release) as token:
+        _raise_if_failed(plan_release(token, return_state=True))
+        receipt = release.receipt or _tasks_after_plan(release.run, token, check_plan)
+    _leave_artifacts(receipt, ledger.state(spec.budget.dataset))
+    return {"release_id": receipt.release_id, "output": receipt.output, "array": receipt.array}
 
 
-def _unless_failed(state: State[Any]) -> None:
+def _tasks_after_plan(
+    run: ReleaseRun, token: str, check_plan: Callable[[ReleasePlan], None] | None
+) -> Receipt:
+    if check_plan is not None:
+        check_plan(run.plan)
+    tag_run(f"release:{run.release_id}")
+    with run.connected():
+        _raise_if_failed(reserve(token, return_state=True))
+        write(token)
+        verify(token)
+        publish(token)
+    if run.receipt is None:
+        raise ReleaseError("the release left no receipt; `dpdask resume` tries again")
+    return run.receipt
+
+
+def _raise_if_failed(state: State[R]) -> None:
     if state.is_failed():
         raise Refused(state.message or "refused") from None
 
@@ -149,27 +209,28 @@ class _Watch:
     """Feeds a progress artifact from the tile counter, at most once a second."""
 
     def __init__(self) -> None:
-        self._artifact: Any = None
+        self._artifact: UUID | None = None
         self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        """Called for every finished tile."""
+        """Pass on the progress of a tile."""
         for watch in watchers:
             watch(progress)
         if progress.stage != "tiles" or not progress.total:
             return
         share = 100.0 * progress.done / progress.total
         if self._artifact is None:
-            self._artifact = create_progress_artifact(
+            created = create_progress_artifact(
                 progress=share, key="dpdask-tiles", description="Tiles written"
             )
+            self._artifact = cast("UUID", created)
         elif time.monotonic() >= self._next or progress.done == progress.total:
             update_progress_artifact(artifact_id=self._artifact, progress=share)
         self._next = time.monotonic() + _UPDATE_SECONDS
 
 
 def tag_run(*names: str) -> None:
-    """Tags on the running flow run."""
+    """Add tags to the running flow run."""
     run_id = runtime.flow_run.get_id()
     if run_id is None:
         return
@@ -178,46 +239,35 @@ def tag_run(*names: str) -> None:
         client.update_flow_run(UUID(run_id), tags=sorted({*known, *names}))
 
 
-def _leave_artifacts(spec: ReleaseSpec, receipt: Receipt) -> None:
+def _leave_artifacts(receipt: Receipt, state: DatasetState) -> None:
     create_markdown_artifact(
         markdown=card_markdown(receipt.card), key="dpdask-card", description="Release card"
     )
-    ledger = open_ledger(spec.budget.ledger)
-    try:
-        state = ledger.state(spec.budget.dataset)
-    finally:
-        ledger.close()
     rows = records_to_objects(ledger_rows([state]))
     create_table_artifact(table=rows, key="dpdask-ledger", description="The dataset's budget")
     link = receipt.output if "://" in receipt.output else f"file://{receipt.output}"
     create_link_artifact(link=link, link_text=receipt.array, key="dpdask-output")
 
 
-def say_it_goes_on(flow: Any, flow_run: Any, state: Any) -> None:
-    """A hook for flows that make their own specs and stopped: the next run goes on, or the release
-    is aborted by its name.
-    """
+def say_next_run_resumes(flow: object, flow_run: FlowRun, state: object) -> None:
+    """Log, for a flow that builds its own specs and stopped, how its release is finished."""
     from prefect.logging import get_logger
 
     get_logger("dpdask").warning(
         "flow run %s stopped: a charge that was made stays, and the next run of the same"
-        " deployment finishes that release"
-        " first, with the same noise; `dpdask ledger show` lists open releases, `dpdask abort"
-        " --release NAME` gives one up",
+        " deployment finishes that release first, with the same noise; `dpdask ledger show` lists"
+        " open releases, `dpdask abort --release NAME` aborts one",
         flow_run.name,
     )
 
 
-def say_how_to_resume(flow: Any, flow_run: Any, state: Any) -> None:
-    """A hook for flows that stopped: what was charged stays, and the same deployment goes on with
-    it.
-    """
+def say_how_to_resume(flow: object, flow_run: FlowRun, state: object) -> None:
+    """Log, for a flow of one spec that stopped, how its release is finished."""
     from prefect.logging import get_logger
 
     get_logger("dpdask").warning(
-        "flow run %s stopped: a charge that was made stays; if its release is unfinished, the"
-        " same deployment run again, or"
-        " `dpdask resume SPEC.yaml`, finishes it with the same noise, and `dpdask abort"
-        " SPEC.yaml` gives it up",
+        "flow run %s stopped: a charge that was made stays; if its release is unfinished, the same"
+        " deployment run again, or `dpdask resume SPEC.yaml`, finishes it with the same noise, and"
+        " `dpdask abort SPEC.yaml` aborts it",
         flow_run.name,
     )

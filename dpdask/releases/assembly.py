@@ -1,5 +1,5 @@
-"""Everything that publication needs of a release but its chunks: the card, its manifest, the
-signature, every document.
+"""Everything that publication needs of a release but its chunks: card, manifest, signature,
+documents.
 
 It is assembled once before the charge, with what is known then, so that what cannot be published or
 would not verify is refused while that is free; and again when all chunks are there.
@@ -37,42 +37,53 @@ __all__ = ["Assembly"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Assembly:
-    """What the documents of a release are made of.
+    """What the documents of a release are built from.
 
-    Args: plan: What was planned. name: The public name of the release. data: The data component as
-        it is released, noise directions that were found on the way included. coordinates: Arrays
-        beside the source that were declared public. attributes: The source's attributes that were
-        declared public. signing_key: The curator's key, None for an unsigned release. arrays:
-        Further arrays to be published with the card.
+    Args:
+        plan: What was planned.
+        release_id: The public random name of the release.
+        data: The data component as it is released, with the DP directions of its noise.
+        coordinates: Arrays beside the source that were declared public.
+        attributes: The source's attributes that were declared public.
+        signed_by: The fingerprint of the curator's public key, None for an unsigned release.
+        arrays: Further arrays to be published with the card.
     """
 
     plan: ReleasePlan
-    name: str
+    release_id: str
     data: Component
     coordinates: list[Coordinate]
     attributes: Json
-    signing_key: SigningKey | None
+    signed_by: str | None
     arrays: CardArrays = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "<Assembly>"
 
     def card(self, charge: Charge) -> ReleaseCard:
-        """The card of the release, but for its manifest."""
-        signed_by = None if self.signing_key is None else fingerprint(self.signing_key.public)
+        """Return the card of the release, but for its manifest."""
         return make_card(
             self.plan,
             self.data,
             charge,
-            name=self.name,
+            release_id=self.release_id,
             attributes=self.attributes,
-            signed_by=signed_by,
+            signed_by=self.signed_by,
         )
 
     def complete(
-        self, card: ReleaseCard, chunks: Iterable[ManifestEntry]
+        self, card: ReleaseCard, chunks: Iterable[ManifestEntry], signing_key: SigningKey | None
     ) -> tuple[ReleaseCard, dict[str, bytes]]:
-        """The card with its manifest, and every document of the release."""
+        """Return the card with its manifest, and every document of the release.
+
+        Args:
+            card: The card, with or without a manifest.
+            chunks: The manifest entries of all write chunks.
+            signing_key: The curator's key, None if there is none.
+
+        Raises:
+            ReleaseError: The card is to be signed by another key.
+        """
         bare = card.model_copy(update={"manifest": None})
         documents = release_documents(
             self.plan.layout,
@@ -89,23 +100,22 @@ class Assembly:
             update={"manifest": Manifest(root=merkle_root(entries), objects=len(entries))}
         )
         root = with_attributes(
-            documents[ROOT], group_attributes(complete, self._signature(complete))
+            documents[ROOT], group_attributes(complete, _signature(complete, signing_key))
         )
         return complete, {**documents, **manifest_documents(entries), ROOT: root}
 
-    def check_publishable(self) -> None:
+    def check_publishable(self, signing_key: SigningKey | None) -> None:
         """Refuse, before the charge, what could not be published or would not verify."""
         delta = self.plan.spec.privacy.delta
-        spent = min(
-            max(2 * self.plan.guarantee.verified.epsilon(delta), 1e-9), 1e6
-        )  # stands for the dataset's
+        epsilon = self.plan.guarantee.verified.epsilon(delta)
+        spent = min(max(2 * epsilon, 1e-9), 1e6)  # stands for what the dataset will have spent
         charge = Charge(
             reserved_at="",
             total=PrivacyBudget(epsilon=spent, delta=delta),
             cumulative_epsilon=spent,
             head=LedgerHead(self.plan.spec.budget.dataset, 1, "0" * 64),
         )
-        card, _ = self.complete(self.card(charge), [])
+        card, _ = self.complete(self.card(charge), [], signing_key)
         try:
             check_guarantee(card, self.data.noise)
         except VerificationFailed as error:
@@ -113,14 +123,14 @@ class Assembly:
                 f"the release would not verify, and nothing was charged: {error}"
             ) from None
 
-    def _signature(self, card: ReleaseCard) -> dict[str, str] | None:
-        """The signature over a complete card, by the key that the card names."""
-        if card.signed_by is None:
-            return None
-        if self.signing_key is None or fingerprint(self.signing_key.public) != card.signed_by:
-            raise ReleaseError(
-                f"the release is to be signed by {card.signed_by}, which is not the configured"
-                f" key; set {KEY_VARIABLE} to that"
-                " key's file and `dpdask resume`"
-            )
-        return sign_statement(self.signing_key, card_statement(card)).to_dict()
+
+def _signature(card: ReleaseCard, signing_key: SigningKey | None) -> dict[str, str] | None:
+    """Return the signature over a complete card, by the key that the card names."""
+    if card.signed_by is None:
+        return None
+    if signing_key is None or fingerprint(signing_key.public) != card.signed_by:
+        raise ReleaseError(
+            f"the release is to be signed by {card.signed_by}, which is not the configured key;"
+            f" set {KEY_VARIABLE} to that key's file and `dpdask resume`"
+        )
+    return sign_statement(signing_key, card_statement(card)).to_dict()

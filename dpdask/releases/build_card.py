@@ -33,21 +33,24 @@ def make_card(
     data: Component,
     charge: Charge,
     *,
-    name: str,
+    release_id: str,
     attributes: Json,
     signed_by: str | None,
 ) -> ReleaseCard:
-    """The card of a release, but for its manifest.
+    """Return the card of a release, but for its manifest.
 
-    Args: plan: What was planned. data: The data component as it is released, noise directions that
-        were found on the way included. charge: What the ledger says of it. name: Its public name.
-        attributes: The source's attributes that were declared public. signed_by: The fingerprint of
-        the curator's public key, None for an unsigned release.
+    Args:
+        plan: What was planned.
+        data: The data component as it is released, with the DP directions of its noise.
+        charge: What the ledger says of it.
+        release_id: Its public random name.
+        attributes: The source's attributes that were declared public.
+        signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
     query, spec, layout = data.query, plan.spec, plan.layout
     return ReleaseCard.model_validate(
         {
-            "release": name,
+            "release_id": release_id,
             "edition": spec.publish.edition,
             "reserved_at": charge.reserved_at,
             "description": spec.publish.description,

@@ -1,5 +1,4 @@
-"""The release card: everything a reader must know to judge a release, and nothing that depends on
-the data.
+"""The release card: what a reader must know to judge a release; nothing depends on the data.
 
 The card is the ``dp`` attribute of the published group; its model is the JSON schema in
 docs/dp-release.schema.json. The released array repeats the essentials as flat ``dp:*`` attributes.
@@ -23,7 +22,6 @@ __all__ = [
     "card_text",
     "group_attributes",
     "json_schema",
-    "registry_entry",
 ]
 
 CONVENTION = {
@@ -62,7 +60,7 @@ class Verified(_Facts):
 
 
 class GuaranteeFacts(_Facts):
-    """Claimed and verified, never confused."""
+    """The claimed and the verified guarantee, kept apart."""
 
     claimed: Claim
     verified: Verified
@@ -81,9 +79,7 @@ class Unit(_Facts):
 
 
 class Sensitivity(_Facts):
-    """How far one unit moves the answer before it is divided, in l2 norm, and where that bound
-    comes from.
-    """
+    """How far one privacy unit changes the answer before it is divided, and why that is a bound."""
 
     set: Json = Field(
         description="the set of differences one unit can make, enough to compute the guarantee"
@@ -94,7 +90,7 @@ class Sensitivity(_Facts):
 
 
 class Sampling(_Facts):
-    """Who was sampled for each step, by the caller, independently of everybody else."""
+    """Who was sampled for each step, by the caller, independently of all others."""
 
     rate: float
     of: Literal["privacy-units", "records"]
@@ -105,9 +101,7 @@ class Sampling(_Facts):
 
 
 class Directions(_Facts):
-    """The DP covariance whose eigenvectors turned the noise, released before the data and composed
-    with it.
-    """
+    """The DP covariance whose eigenvectors rotated the noise; its privacy cost is composed in."""
 
     query: Json
     bound: Json
@@ -151,9 +145,7 @@ class Released(_Facts):
 
 
 class Manifest(_Facts):
-    """Every object of the group, its metadata included; the lines are in the array
-    dp_release/manifest.
-    """
+    """Every object of the group with its metadata; the lines are in dp_release/manifest."""
 
     algorithm: Literal["BLAKE3 Merkle tree of 'digest size key' lines"] = (
         "BLAKE3 Merkle tree of 'digest size key' lines"
@@ -163,8 +155,9 @@ class Manifest(_Facts):
 
 
 class ChainHead(_Facts):
-    """The newest entry of the dataset's chain in the ledger when the card was written: a ledger
-    without it is another one.
+    """The newest entry of the dataset's hash chain when the card was written.
+
+    A ledger without it was rolled back, or is another one.
     """
 
     sequence: int
@@ -175,7 +168,7 @@ class ReleaseCard(_Facts):
     """The ``dp`` attribute of a released group."""
 
     schema_version: Literal["dp-release/2"] = "dp-release/2"
-    release: str
+    release_id: str
     edition: int
     reserved_at: str
     description: str | None
@@ -202,7 +195,7 @@ class ReleaseCard(_Facts):
 
 
 def json_schema() -> Json:
-    """The JSON schema of a release card."""
+    """Return the JSON schema of a release card."""
     schema = ReleaseCard.model_json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -212,16 +205,16 @@ def json_schema() -> Json:
 
 
 def group_attributes(card: ReleaseCard, signature: Json | None = None) -> Json:
-    """The attributes of the published group; the card's signature stands beside the card."""
-    facts = {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
-    return facts if signature is None else {**facts, "dp_signature": signature}
+    """Return the attributes of the published group; the card's signature is beside the card."""
+    attributes = {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
+    return attributes if signature is None else {**attributes, "dp_signature": signature}
 
 
 def array_attributes(card: ReleaseCard) -> Json:
-    """Flat attributes of the released array, with those of the source that were declared public."""
+    """Return flat attributes of the released array, with the public ones of the source."""
     guarantee = card.guarantee
-    facts: Json = {
-        "dp:release": card.release,
+    flat: Json = {
+        "dp:release_id": card.release_id,
         "dp:epsilon": guarantee.claimed.epsilon,
         "dp:delta": guarantee.claimed.delta,
         "dp:verified_epsilon": guarantee.verified.epsilon_at_delta,
@@ -233,101 +226,33 @@ def array_attributes(card: ReleaseCard) -> Json:
         "dp:dataset": card.composition.dataset,
     }
     if card.released.scale_factor is not None:
-        facts["scale_factor"] = card.released.scale_factor
-        facts["add_offset"] = 0.0
-    return {
-        **{name: value for name, value in card.released.attributes.items() if name not in facts},
-        **facts,
-    }
+        flat["scale_factor"] = card.released.scale_factor
+        flat["add_offset"] = 0.0
+    public = card.released.attributes.items()
+    return {**{name: value for name, value in public if name not in flat}, **flat}
 
 
 def card_text(card: ReleaseCard) -> str:
-    """Everything on a card as canonical JSON, which the ledger keeps."""
+    """Return everything on a card as canonical JSON, which the ledger keeps."""
     return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
 def card_from_attributes(attributes: Json) -> ReleaseCard:
-    """The card of a published group; raises :class:`VerificationFailed` when there is none or it
-    breaks its schema.
+    """Return the card of a published group.
+
+    Raises:
+        VerificationFailed: There is none, or it breaks its schema.
     """
-    found = attributes.get("dp")
-    if found is None:
-        raise VerificationFailed("the group has no dp attribute; it is no release of dpdask")
+    stored = attributes.get("dp")
+    if stored is None:
+        raise VerificationFailed(
+            "the group has no dp attribute, so it is not a release of dpdask; check the URL"
+        )
     try:
-        return ReleaseCard.model_validate(found)
+        return ReleaseCard.model_validate(stored)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise VerificationFailed(
             f"the release card breaks its schema at {place}: {first['msg']}"
         ) from None
-
-
-def registry_entry(card: ReleaseCard) -> Json:
-    """The fields of the OpenDP deployments registry that a card answers; what it cannot know is
-    left for the curator.
-    """
-    claimed, verified = card.guarantee.claimed, card.guarantee.verified
-    neighbours = (
-        "one record replaced"
-        if card.privacy_unit.adjacency == "replace-one"
-        else "one record added or removed"
-    )
-    return {
-        "status": "Draft",
-        "deployment": {
-            "name": card.description or f"Release {card.release[:12]}",
-            "data_curator": card.curator or "TO BE FILLED IN",
-            "description": card.description or "TO BE FILLED IN",
-            "intended_use": "TO BE FILLED IN",
-            "data_product_type": "Tensor (Zarr)",
-            "data_product_region": "TO BE FILLED IN",
-            "publication_date": card.reserved_at[:10],
-        },
-        "dp_flavor": {
-            "name": "Approximate DP",
-            "input_metric": card.privacy_unit.adjacency,
-            "output_measure": "(epsilon, delta), from an exact privacy profile",
-        },
-        "privacy_loss": {
-            "privacy_unit": "record"
-            if card.privacy_unit.max_contributions == 1
-            else f"up to {card.privacy_unit.max_contributions} records",
-            "privacy_unit_description": f"neighbouring datasets differ in {neighbours}",
-            "privacy_parameters": {"epsilon": claimed.epsilon, "delta": claimed.delta},
-            "privacy_parameters_description": (
-                f"claimed by {claimed.theorem}; verified epsilon {verified.epsilon_at_delta:.6g}"
-                f" at delta {claimed.delta:g};"
-                f" {'certified' if card.guarantee.certified else 'NOT certified'}"
-            ),
-        },
-        "model": {
-            "model_name": "Central",
-            "actors": [
-                "curator: trusted with raw values",
-                "Dask cluster and ledger: inside the curator's trust boundary",
-            ],
-            "release_type": "One-off"
-            if card.composition.steps == 1
-            else f"{card.composition.steps} composed steps",
-            "access_type": "Non-interactive",
-        },
-        "accounting": {
-            "composition": (
-                f"dataset {card.composition.dataset}: epsilon"
-                f" {card.composition.cumulative_epsilon:.6g} of"
-                f" {card.composition.total.epsilon:g} at delta {card.composition.total.delta:g},"
-                " this release included"
-            ),
-            "post_processing": "symmetrised after noise"
-            if card.query["name"] == "covariance"
-            else "none",
-        },
-        "implementation": {
-            "mechanisms": [card.mechanism["name"]],
-            "noise": card.noise["name"],
-            "exact_sampling": bool(card.grid["exact"]),
-            "unprotected_quantities": card.unprotected,
-            "software": card.software,
-        },
-    }

@@ -64,7 +64,7 @@ def published_card(output: Storage, name: str | None = None) -> ReleaseCard | No
         card = card_from_attributes(dict(open_group(output).attrs))
     except (VerificationFailed, StoreError):
         return None
-    return card if name in (None, card.release) else None
+    return card if name in (None, card.release_id) else None
 
 
 def read_card(url: str, options: Json | None = None) -> ReleaseCard:
@@ -241,7 +241,7 @@ def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
             " which the card names: it was"
             " restored from an older copy, or it is another ledger"
         )
-    record = ledger.entry_named(card.release)
+    record = ledger.entry_named(card.release_id)
     if record is None or record.last != "commit":
         raise VerificationFailed(
             "the ledger does not know the release as committed; ask its curator"

@@ -19,7 +19,7 @@ def card_rows(card: ReleaseCard) -> list[Row]:
     Guarantee: only the card is read, so nothing here depends on the data.
     """
     return [
-        Row("release", card.release),
+        Row("release", card.release_id),
         *_optional("description", card.description),
         *_answer_rows(card),
         *_guarantee_rows(card),

@@ -49,7 +49,7 @@ def records_to_objects(records: Sequence[Record]) -> list[dict[str, str]]:
 
 def card_markdown(card: ReleaseCard) -> str:
     """Return a release card as a page."""
-    return f"# Release {card.release[:12]}\n\n{rows_markdown(card_rows(card))}"
+    return f"# Release {card.release_id[:12]}\n\n{rows_markdown(card_rows(card))}"
 
 
 def _value(row: Row) -> str:

@@ -49,7 +49,7 @@ def test_one_release_leaves_card_ledger_progress_link_and_tags(
     space.source(people(64, 8), chunks=(16, 8))
     assert "COMPLETED" in run_flow(server, "privatize", "privatize", spec=space.spec())
     card = verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
-    [run] = [run for run in server.runs("privatize") if f"release:{card.release}" in run["tags"]]
+    [run] = [run for run in server.runs("privatize") if f"release:{card.release_id}" in run["tags"]]
     assert "dataset:people" in run["tags"]
     artifacts = server.ask(
         "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
@@ -58,7 +58,7 @@ def test_one_release_leaves_card_ledger_progress_link_and_tags(
     assert {"dpdask-plan", "dpdask-card", "dpdask-ledger", "dpdask-output", "dpdask-tiles"} <= set(
         found
     )
-    assert card.release[:12] in found["dpdask-card"]["data"]
+    assert card.release_id[:12] in found["dpdask-card"]["data"]
     assert float(found["dpdask-tiles"]["data"]) == 100
     tasks = server.ask("/task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert sorted(task["name"].split("-")[0] for task in tasks) == [
@@ -135,7 +135,7 @@ def test_a_terminated_flow_says_how_to_go_on_and_is_resumed(
     said = stopped.stdout + stopped.stderr
     assert "a charge that was made stays" in said
     assert "`dpdask resume SPEC.yaml`" in said
-    assert "`dpdask abort SPEC.yaml` gives it up" in said
+    assert "`dpdask abort SPEC.yaml` aborts it" in said
     charged = space.spent()
     assert charged > 0
     assert not (space.folder / "out.zarr").exists()
@@ -178,12 +178,12 @@ def test_every_flow_says_how_to_go_on_however_it_was_stopped() -> None:
     from dpdask.flows.gradients import privatize_gradients
     from dpdask.flows.privatize import privatize
     from dpdask.flows.series import privatize_series
-    from dpdask.flows.steps import say_how_to_resume, say_it_goes_on
+    from dpdask.flows.steps import say_how_to_resume, say_next_run_resumes
 
     own_specs = [privatize_batch, privatize_gradients, privatize_series]
     for flow, hook in [
         (privatize, say_how_to_resume),
-        *((flow, say_it_goes_on) for flow in own_specs),
+        *((flow, say_next_run_resumes) for flow in own_specs),
     ]:
         assert (
             flow.on_failure_hooks == flow.on_crashed_hooks == flow.on_cancellation_hooks == [hook]

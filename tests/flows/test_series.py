@@ -13,10 +13,10 @@ from prefect.exceptions import ParameterTypeError
 from pydantic import ValidationError
 
 from dpdask.errors import BudgetExceeded, InvalidSpec, LedgerError, ReleaseError, SourceChanged
-from dpdask.flows.batch import check_batch
-from dpdask.flows.series import next_release
 from dpdask.privacy import PrivacyBudget
-from dpdask.releases.api import abort, abort_named, release, release_run
+from dpdask.releases.api import abort, abort_named, release, release_or_resume
+from dpdask.releases.batch import check_batch
+from dpdask.releases.series import Series, next_release
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people
 
@@ -33,11 +33,9 @@ def run(
     """What the flow does, without Prefect: the output of the next window, None when there is
     nothing new.
     """
-    spec = next_release(space.ledger, template(space, folder), "s", 1, max_window, **options)
-    if spec is None:
-        return None
-    with release_run(spec, unfinished="resume") as under_way:
-        return under_way.all_steps().output.rpartition("/")[2]
+    series = Series("s", 1, max_window, **options)
+    spec = next_release(space.ledger, template(space, folder), series)
+    return None if spec is None else release_or_resume(spec).output.rpartition("/")[2]
 
 
 def grow(space: Workspace, columns: int) -> None:
@@ -48,7 +46,7 @@ def grow(space: Workspace, columns: int) -> None:
 
 
 def cut_off(space: Workspace, folder: str = "a") -> None:
-    spec = next_release(space.ledger, template(space, folder), "s", 1, None)
+    spec = next_release(space.ledger, template(space, folder), Series("s", 1))
     assert spec is not None
 
     def stop(progress: Any) -> None:
@@ -107,7 +105,7 @@ def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(
     space: Workspace, align_to_chunks: bool
 ) -> None:
     space.source(people(60, 5), chunks=(60, 2))
-    spec = next_release(space.ledger, template(space), "s", 1, None, align_to_chunks)
+    spec = next_release(space.ledger, template(space), Series("s", 1, None, align_to_chunks))
     assert spec is not None
 
     def append(progress: Any) -> None:
@@ -134,10 +132,10 @@ def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
     other = template(space, source={"url": str(space.folder / "source.zarr-other"), "array": "x"})
     for spec, axis in ((other, 1), (template(space), 0)):
         with pytest.raises(InvalidSpec, match="belongs to another array or axis"):
-            next_release(space.ledger, spec, "s", axis, None)
+            next_release(space.ledger, spec, Series("s", axis))
     assert list(space.ledger.state("people").releases.values()) == ["key"]
     assert run(space) == "a-0-4.zarr"
-    found = next_release(space.ledger, other, "others", 1, None, start_index=2)
+    found = next_release(space.ledger, other, Series("others", 1, start_index=2))
     assert found is not None
     assert (found.source.window.start, found.source.window.stop) == (2, 6)
 
@@ -190,7 +188,8 @@ def test_a_batch_concludes_what_was_published_but_not_committed(space: Workspace
     with pytest.raises(KeyboardInterrupt):
         space.release(on_progress=stop)
     zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")[0, 0] = 0.5
-    done, missing = check_batch([parse_release_spec(space.spec())])
+    batch_of_one = check_batch([parse_release_spec(space.spec())])
+    done, missing = batch_of_one.published, batch_of_one.missing
     assert (len(done), missing) == (1, [])
     assert list(space.ledger.state("people").releases.values()) == ["commit"]
 
@@ -227,7 +226,7 @@ def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspa
         with pytest.raises(kind, match=why):
             check_batch(specs)
     assert space.ledger.state("small").spent_epsilon == 0
-    assert len(check_batch(batch(space, quiet, quiet))[1]) == 2
+    assert len(check_batch(batch(space, quiet, quiet)).missing) == 2
 
 
 def test_a_batch_with_a_burned_release_is_refused(space: Workspace) -> None:

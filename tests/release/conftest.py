@@ -18,7 +18,7 @@ from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.releases.api import release
-from dpdask.releases.steps import Receipt
+from dpdask.releases.closing import Receipt
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher
 
@@ -129,12 +129,10 @@ def staged_bytes(
     quiet: Callable[[Any], None] = lambda _progress: None  # noqa: E731
     try:
         staging.lock_output()
-        with execution.connect(plan.spec.compute, client) as cluster:
-            prepared = execution.prepare(cluster, plan, plan.data, quiet)
-            key = ReleaseKey(KEY)
-            for _ in execution.write(
-                cluster, plan, plan.data, prepared, key, staging, set(), quiet
-            ):
+        with execution.connect(plan.spec.compute, client) as executor:
+            intermediates = execution.prepare(executor, plan, plan.data, quiet)
+            work = execution.TileWork(plan, plan.data, intermediates, staging)
+            for _ in execution.write(executor, work, ReleaseKey(KEY), set(), quiet):
                 pass
         return {name: staging.data.read(name) or b"" for name, _, _ in staging.data.listing()}
     finally:

@@ -55,9 +55,9 @@ def test_nothing_published_is_a_hash_of_the_data(space: Workspace) -> None:
     for secret in (plan.fingerprint, plan.identity):
         assert secret not in shown
         assert secret[:16] not in shown
-    assert receipt.release == receipt.card.release
+    assert receipt.release_id == receipt.card.release_id
     other = space.release(output={"url": f"{space.folder}/b.zarr"})
-    assert other.release != receipt.release
+    assert other.release_id != receipt.release_id
 
 
 def test_several_records_of_one_unit_may_add_up_under_a_dense_factor(space: Workspace) -> None:
@@ -272,7 +272,7 @@ def test_two_runs_of_the_same_release_end_in_one_publication(space: Workspace) -
         space.source(people(64, 8, seed=number), chunks=(4, 8))
         refused = ""
         try:
-            assert space.release(on_progress=second_run).release == receipts[0].release
+            assert space.release(on_progress=second_run).release_id == receipts[0].release_id
         except LedgerError as error:
             refused = str(error)
         assert (refused == "") == (stage != "reserved"), (

@@ -112,9 +112,10 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
 
     space.source(with_canary(), chunks=(16, 3))
     plan = make_plan(parse_release_spec(space.spec()))
-    from dpdask.execution.driver import _job
+    from dpdask.execution import Intermediates, TileWork
 
-    job = _job(plan, plan.data, ReleaseKey(KEY), Publisher.of(plan.output, "name"))
+    staging = Publisher.of(plan.output, "name")
+    job = TileWork(plan, plan.data, Intermediates(), staging).job(ReleaseKey(KEY))
     sealed = tasks.Opaque(np.array([CANARY]))
     task = Task("tile", tasks.write_tiles, job, [(0, 0)], 0, sealed, sealed)
     graph = {
@@ -146,12 +147,13 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
         clip_grid = None
         noise = None
 
-        def apply(self, block: Any, *_args: Any, **_options: Any) -> None:
+        def release(self, block: Any, *_args: Any, **_options: Any) -> None:
             raise ValueError(f"cannot work with {block.max()!r}")
 
-    from dpdask.execution.driver import _job
+    from dpdask.execution import Intermediates, TileWork
 
-    job = _job(plan, plan.data, ReleaseKey(KEY), Publisher.of(plan.output, "name"))
+    staging = Publisher.of(plan.output, "name")
+    job = TileWork(plan, plan.data, Intermediates(), staging).job(ReleaseKey(KEY))
     object.__setattr__(job, "privatizer", Broken())
     with pytest.raises(Exception, match="a task failed") as caught:
         tasks.write_tiles(job, [(0, 0)])
@@ -245,7 +247,7 @@ def test_nothing_published_depends_on_a_private_number_of_records(
                 query=asked, privacy_unit=unit, mechanism=mechanism, output={"url": url}
             )
             card = receipt.card.model_dump(mode="json")
-            for varying in ("release", "reserved_at", "ledger", "manifest"):
+            for varying in ("release_id", "reserved_at", "ledger", "manifest"):
                 card.pop(varying)
             card["composition"].pop("cumulative_epsilon")
             cards.append((mechanism, json.dumps(card, sort_keys=True)))

@@ -160,7 +160,7 @@ def way_on(spec: Path) -> str:
         "interrupted: epsilon 1, delta 1e-05 stay charged to dataset 'people', nothing is"
         " published;"
         f" `dpdask resume {spec}` finishes the release with the same noise and no further charge,"
-        f" `dpdask abort {spec}` gives it up"
+        f" `dpdask abort {spec}` aborts it"
     )
 
 

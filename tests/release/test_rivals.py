@@ -18,11 +18,11 @@ import pytest
 import zarr
 
 from dpdask.errors import InvalidSensitivity, LedgerError, ReleaseError, StoreError
-from dpdask.execution import driver
+from dpdask.execution import DaskExecutor
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
 from dpdask.releases import build_card as cards
-from dpdask.releases import steps as stages
+from dpdask.releases import staging as stages
 from dpdask.releases.api import abort, abort_named, release, release_run, resume
 from dpdask.releases.verify import published_card, read_card, verify_release
 from dpdask.spec import parse_release_spec
@@ -82,7 +82,7 @@ def test_an_aborted_driver_that_lives_on_does_not_touch_the_next_release(
 ) -> None:
     zeros(space)
     monkeypatch.setattr(
-        driver, "_window", lambda _client: 1
+        DaskExecutor, "concurrency", 1
     )  # so that it still has tiles to write when it wakes
     stalled, awake, over = threading.Event(), threading.Event(), threading.Event()
     outcome: list[str] = []
@@ -311,7 +311,7 @@ def test_a_claim_aborted_before_its_charge_is_not_written_for(
 def test_a_live_driver_that_is_aborted_leaves_nothing_and_blocks_nobody(
     space: Workspace, anywhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_window", lambda _client: 1)
+    monkeypatch.setattr(DaskExecutor, "concurrency", 1)
     loud = space.spec(privacy=LOUD, output=anywhere, compute={"threads": 1, "task_size": 1})
     aborted: list[Any] = []
 
@@ -334,7 +334,7 @@ def test_strays_of_an_aborted_driver_are_not_published(
     never writes.
     """
     zeros(space)
-    monkeypatch.setattr(driver, "_window", lambda _client: 1)
+    monkeypatch.setattr(DaskExecutor, "concurrency", 1)
     output = {"url": "memory://strays/out.zarr"}
     loud = space.spec(privacy=LOUD, output=output, compute={"threads": 1, "task_size": 1})
     quiet = space.spec(privacy=QUIET, output=output, publish={"chunks": [32, 64]})
@@ -483,7 +483,7 @@ def test_a_driver_that_is_overtaken_ends_with_the_others_receipt(
             other.append(None)
             other[0] = resume(spec)
 
-    assert release(spec, on_progress=overtake).release == other[0].release
+    assert release(spec, on_progress=overtake).release_id == other[0].release_id
     assert steps(space) == ["commit"]
 
 

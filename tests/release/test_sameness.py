@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask.errors import ReleaseError
+from dpdask.execution import InlineExecutor
 from dpdask.planning import make_plan
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, people, staged_bytes
 
@@ -62,6 +65,31 @@ def test_task_sizes_threads_and_source_chunkings_never_change_a_byte(
         made.append(space.staged(compute=compute, **QUERIES[name]))
     assert made[0]
     assert all(again == made[0] for again in made[1:])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_running_inline_without_dask_never_changes_a_byte(space: Workspace, name: str) -> None:
+    space.source(people(70, 8) * 3, chunks=(7, 3))
+    on_dask = space.staged(compute={"threads": 2, "task_size": 500}, **QUERIES[name])
+    assert on_dask
+    assert space.staged(compute={"cluster": "inline", "task_size": 500}, **QUERIES[name]) == on_dask
+
+
+def test_a_release_runs_inline_and_a_large_source_is_refused_there_before_the_charge(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.source(people(70, 8), chunks=(7, 3))
+    receipt = space.release(compute={"cluster": "inline"})
+    card = verify_release(receipt.output, ledger=space.ledger)
+    assert card.release_id == receipt.release_id
+    charged = space.spent()
+    monkeypatch.setattr(InlineExecutor, "most_source_bytes", 70 * 8 * 8 - 1)
+    with pytest.raises(
+        ReleaseError, match=r"inline holds everything .* use compute.cluster: local"
+    ):
+        space.release(compute={"cluster": "inline"}, output={"url": str(space.folder / "b.zarr")})
+    assert space.spent() == charged
+    assert space.left_behind() == ["out.zarr"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,186 @@
+"""What is computed before the charge: norms of records and exact sums, as handles on the workers.
+
+The driver submits and waits; it never holds an un-noised value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dpdask.execution import tasks
+from dpdask.execution.executors import Executor, Handle
+from dpdask.execution.progress import OnProgress, Progress
+from dpdask.planning import (
+    FAN_IN,
+    Component,
+    ReleasePlan,
+    answer_regions,
+    needs_norm_pass,
+    record_batches,
+)
+from dpdask.planning.tiling import Index
+from dpdask.privacy import Adjacency
+from dpdask.queries import Clip, SummedQuery
+from dpdask.types import Region
+
+__all__ = ["ClipFactors", "Intermediates", "prepare"]
+
+_WAIT_EVERY = 4  # times the concurrency: so many ranges of records are in flight
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFactors:
+    """The clip factors of the records from ``start`` to ``stop``."""
+
+    start: int
+    stop: int
+    factors: Handle
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Intermediates:
+    """What tile tasks need besides the source: clip factors by record, exact answers by tile."""
+
+    clips: tuple[ClipFactors, ...] = ()
+    answers: dict[Index, Handle] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no pass over the source was needed."""
+        return not self.clips and not self.answers
+
+
+def prepare(
+    executor: Executor, plan: ReleasePlan, component: Component, on_progress: OnProgress
+) -> Intermediates:
+    """Check that the source can be read, and compute norms and sums, before the charge.
+
+    Args:
+        executor: Where tasks run.
+        plan: What was planned.
+        component: The data, or the covariance that noise directions come from.
+        on_progress: Called as tasks finish.
+
+    Raises:
+        StoreError: A part of the source cannot be read or decoded.
+    """
+    plan.source.check_sizes()
+    query = component.query
+    clips: tuple[ClipFactors, ...] = ()
+    if needs_norm_pass(component):
+        clips = _clip_factors(executor, plan, component, on_progress)
+    if isinstance(query, SummedQuery):
+        ranges = _record_ranges(plan, component, query.record_axis, clips)
+        return Intermediates(clips, _answers(executor, plan, component, query, ranges, on_progress))
+    if not clips and not plan.source.plain:
+        _check_source(executor, plan, on_progress)
+    return Intermediates(clips)
+
+
+def _check_source(executor: Executor, plan: ReleasePlan, on_progress: OnProgress) -> None:
+    """Decode the whole source once: where chunks are encoded, decoding is what can fail."""
+    whole = tuple(slice(0, n) for n in plan.source.shape)
+    regions = list(plan.source.regions(whole, plan.spec.compute.task_size))
+    arguments = ((plan.source, region) for region in regions)
+    for done, _ in enumerate(executor.map_unordered(tasks.check_source, arguments), 1):
+        on_progress(Progress("check source", done, len(regions)))
+
+
+def _clip_factors(
+    executor: Executor, plan: ReleasePlan, component: Component, on_progress: OnProgress
+) -> tuple[ClipFactors, ...]:
+    """Compute partial norms over regions, add them up per range of records, keep clip factors."""
+    bound = component.query.bound
+    assert isinstance(bound, Clip)
+    axis = bound.record_axis
+    grid = component.privatizer.clip_grid
+    if component.exact_sum is not None:
+        grid = component.exact_sum.rule().grid
+    batches = record_batches(plan, component, axis)
+    clips: list[ClipFactors] = []
+    waiting: list[Handle] = []
+    for records in batches:
+        region = _whole_but(plan.source.shape, axis, records)
+        parts = [
+            executor.submit(tasks.norms_part, plan.source, part, axis, grid)
+            for part in plan.source.regions(region, plan.spec.compute.task_size)
+        ]
+        factors = executor.submit(tasks.clip_part, grid, records, *parts)
+        clips.append(ClipFactors(records.start, records.stop, factors))
+        waiting.append(factors)
+        if len(waiting) >= _WAIT_EVERY * executor.concurrency:
+            executor.wait(waiting)
+            waiting.clear()
+            if not _count_is_private(component):
+                on_progress(Progress("norms", len(clips), len(batches)))
+    executor.wait(waiting)
+    on_progress(Progress("norms", 1, 1))
+    return tuple(clips)
+
+
+def _whole_but(shape: tuple[int, ...], axis: int, records: slice) -> Region:
+    """Return the region of some records: whole along every axis but the record axis."""
+    return tuple(records if i == axis else slice(0, n) for i, n in enumerate(shape))
+
+
+def _count_is_private(component: Component) -> bool:
+    """Return whether the number of records is private, so that not even progress may show it."""
+    return component.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
+
+
+def _record_ranges(
+    plan: ReleasePlan, component: Component, axis: int, clips: tuple[ClipFactors, ...]
+) -> list[tuple[slice, Handle | None]]:
+    """Return the ranges that partial sums are over, each with its clip factors, if any."""
+    if clips:
+        return [(slice(clip.start, clip.stop), clip.factors) for clip in clips]
+    return [(records, None) for records in record_batches(plan, component, axis)]
+
+
+def _answers(
+    executor: Executor,
+    plan: ReleasePlan,
+    component: Component,
+    query: SummedQuery,
+    ranges: list[tuple[slice, Handle | None]],
+    on_progress: OnProgress,
+) -> dict[Index, Handle]:
+    """Compute exact sums by tile, or all of the answer in one pass where the query counts so."""
+    regions = answer_regions(component, query)
+    answers: dict[Index, Handle] = {}
+    for done, (index, region) in enumerate(regions, 1):
+        answers[index] = _sum_over(executor, plan, component, region, ranges)
+        if done % executor.concurrency == 0:
+            executor.wait([answers[index]])
+            on_progress(Progress("sums", done, len(regions)))
+    executor.wait(list(answers.values()))
+    on_progress(Progress("sums", len(regions), len(regions)))
+    if not query.one_pass:
+        return answers
+    [counts] = answers.values()
+    return dict.fromkeys(component.tiling.indices(), counts)
+
+
+def _sum_over(
+    executor: Executor,
+    plan: ReleasePlan,
+    component: Component,
+    region: Region,
+    ranges: list[tuple[slice, Handle | None]],
+) -> Handle:
+    """Add partial sums over ranges of records in a tree on the workers, so many at once."""
+    parts: list[Handle] = []
+    shared = (component.query, component.exact_sum, plan.source, region)
+    for records, factors in ranges:
+        parts.append(executor.submit(tasks.sum_part, *shared, records, factors))
+        if len(parts) >= FAN_IN * executor.concurrency:
+            parts = [_total(executor, parts)]
+            executor.wait(parts)
+    return _total(executor, parts)
+
+
+def _total(executor: Executor, parts: list[Handle]) -> Handle:
+    while len(parts) > 1:
+        groups = [parts[start : start + FAN_IN] for start in range(0, len(parts), FAN_IN)]
+        parts = [executor.submit(tasks.add_up, *group) for group in groups]
+    return parts[0]

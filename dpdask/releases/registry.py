@@ -1,0 +1,91 @@
+"""A release as an entry of the OpenDP deployments registry."""
+
+from __future__ import annotations
+
+from dpdask.releases.card import ReleaseCard
+from dpdask.types import Json
+
+__all__ = ["registry_entry"]
+
+_UNKNOWN = "TO BE FILLED IN"
+_NEIGHBOURS = {
+    "replace-one": "one record replaced",
+    "add-remove-one": "one record added or removed",
+}
+
+
+def registry_entry(card: ReleaseCard) -> Json:
+    """Return the registry's fields that a card answers; the rest is left for the curator."""
+    return {
+        "status": "Draft",
+        "deployment": _deployment(card),
+        "dp_flavor": {
+            "name": "Approximate DP",
+            "input_metric": card.privacy_unit.adjacency,
+            "output_measure": "(epsilon, delta), from an exact privacy profile",
+        },
+        "privacy_loss": _privacy_loss(card),
+        "model": _model(card),
+        "accounting": _accounting(card),
+        "implementation": {
+            "mechanisms": [card.mechanism["name"]],
+            "noise": card.noise["name"],
+            "exact_sampling": bool(card.grid["exact"]),
+            "unprotected_quantities": card.unprotected,
+            "software": card.software,
+        },
+    }
+
+
+def _deployment(card: ReleaseCard) -> Json:
+    return {
+        "name": card.description or f"Release {card.release_id[:12]}",
+        "data_curator": card.curator or _UNKNOWN,
+        "description": card.description or _UNKNOWN,
+        "intended_use": _UNKNOWN,
+        "data_product_type": "Tensor (Zarr)",
+        "data_product_region": _UNKNOWN,
+        "publication_date": card.reserved_at[:10],
+    }
+
+
+def _privacy_loss(card: ReleaseCard) -> Json:
+    claimed, verified = card.guarantee.claimed, card.guarantee.verified
+    records = card.privacy_unit.max_contributions
+    neighbours = _NEIGHBOURS[card.privacy_unit.adjacency]
+    return {
+        "privacy_unit": "record" if records == 1 else f"up to {records} records",
+        "privacy_unit_description": f"neighbouring datasets differ in {neighbours}",
+        "privacy_parameters": {"epsilon": claimed.epsilon, "delta": claimed.delta},
+        "privacy_parameters_description": (
+            f"claimed by {claimed.theorem}; verified epsilon {verified.epsilon_at_delta:.6g}"
+            f" at delta {claimed.delta:g};"
+            f" {'certified' if card.guarantee.certified else 'NOT certified'}"
+        ),
+    }
+
+
+def _model(card: ReleaseCard) -> Json:
+    steps = card.composition.steps
+    return {
+        "model_name": "Central",
+        "actors": [
+            "curator: trusted with raw values",
+            "Dask cluster and ledger: inside the curator's trust boundary",
+        ],
+        "release_type": "One-off" if steps == 1 else f"{steps} composed steps",
+        "access_type": "Non-interactive",
+    }
+
+
+def _accounting(card: ReleaseCard) -> Json:
+    composition = card.composition
+    symmetrised = card.query["name"] == "covariance"
+    return {
+        "composition": (
+            f"dataset {composition.dataset}: epsilon {composition.cumulative_epsilon:.6g} of"
+            f" {composition.total.epsilon:g} at delta {composition.total.delta:g},"
+            " this release included"
+        ),
+        "post_processing": "symmetrised after noise" if symmetrised else "none",
+    }

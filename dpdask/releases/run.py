@@ -1,0 +1,229 @@
+"""One release under way in this process: the steps in order, each of which may be tried again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TypeVar
+
+from dpdask import execution
+from dpdask.errors import ReleaseError, SourceChanged
+from dpdask.execution import OnProgress
+from dpdask.execution.cluster import DaskClient
+from dpdask.keystream import random_bytes
+from dpdask.ledger import Ledger, LedgerEntry
+from dpdask.planning import ReleasePlan, make_plan
+from dpdask.releases import staging, steps
+from dpdask.releases.closing import (
+    Receipt,
+    abandon,
+    check_spec,
+    clean_up,
+    finalize,
+    publish_staged,
+)
+from dpdask.releases.context import Context, adopt_if_published
+from dpdask.releases.recovery import (
+    Action,
+    Command,
+    Observation,
+    Refusal,
+    Target,
+    charge_of,
+    decide,
+    find_target,
+    observe,
+)
+from dpdask.releases.steps import Prepared, Reserved, Staged
+from dpdask.spec.release import ReleaseSpec
+from dpdask.storage import Publisher, open_storage
+
+__all__ = ["Planned", "ReleaseRun", "plan_or_finish"]
+
+V = TypeVar("V")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Planned:
+    """A release that was planned: a new one, or one that continues under its public name."""
+
+    plan: ReleasePlan
+    release_id: str
+
+
+def plan_or_finish(spec: ReleaseSpec, ledger: Ledger, command: Command) -> Planned | Receipt:
+    """Plan a release, or finish at once one that an earlier run left complete.
+
+    Args:
+        spec: The spec of the release.
+        ledger: Where it is or will be charged.
+        command: run, resume or flow: which lines of the recovery table apply.
+
+    Returns:
+        The plan of what remains to be done; the receipt where nothing does.
+
+    Raises:
+        ReleaseError: The recovery table refuses the command.
+    """
+    target = find_target(open_storage(spec.output.url, spec.output.options), ledger, command)
+    observation = observe(target)
+    outcome = decide(observation, command)
+    if outcome is Action.FINALIZE:
+        return finalize(spec, ledger, target)
+    if outcome is Action.PUBLISH:
+        receipt = publish_staged(spec, ledger, target)
+        if receipt is not None:
+            return receipt
+        outcome = Action.CONTINUE  # what is missing is written again, with the same noise
+    if outcome is Refusal.LEFT_NOTHING and target.release_id is not None:
+        Publisher.of(target.output, target.release_id).discard()
+    if isinstance(outcome, Refusal):
+        raise outcome.error(target.last_step)
+    if outcome is Action.CONTINUE and target.release_id is not None:
+        return Planned(_plan_again(spec, ledger, target), target.release_id)
+    return _plan_new(spec, ledger, observation, command)
+
+
+def _plan_new(
+    spec: ReleaseSpec, ledger: Ledger, observation: Observation, command: Command
+) -> Planned:
+    """Plan a release without a lock; the ledger may know it by the fingerprint of its plan."""
+    plan = make_plan(spec, ledger=ledger)
+    entry = ledger.entry(plan.fingerprint)
+    outcome = decide(dataclasses.replace(observation, charge=charge_of(entry)), command)
+    if isinstance(outcome, Refusal):
+        raise outcome.error(None if entry is None else entry.last)
+    return Planned(plan, random_bytes(16).hex() if entry is None else entry.release_id)
+
+
+def _plan_again(spec: ReleaseSpec, ledger: Ledger, target: Target) -> ReleasePlan:
+    """Plan a release that continues, and check that it is the same one."""
+    entry = target.entry
+    if entry is None:
+        return make_plan(spec, resuming=True)
+    check_spec(spec, entry)
+    plan = make_plan(spec, resuming=True)
+    if entry.array not in (None, plan.source.address_digest):
+        raise ReleaseError(
+            "source.url leads to another array than when the release began; restore it, or"
+            " `dpdask abort`"
+        )
+    if plan.identity != entry.source_identity:
+        abandon(ledger, target, "the source changed")
+        raise SourceChanged(
+            "the source changed since the release began, and the same noise on other data would"
+            " show the difference: the release was aborted and its charge stays; start a new one"
+        )
+    _check_machine(plan, entry)
+    return plan
+
+
+def _check_machine(plan: ReleasePlan, entry: LedgerEntry) -> None:
+    if plan.fingerprint != entry.fingerprint:
+        raise ReleaseError(f"the release cannot be resumed here: {staging.OTHER_MACHINE}")
+
+
+class ReleaseRun:
+    """A planned release, and the value of its latest step."""
+
+    def __init__(self, planned: Planned, ledger: Ledger, on_progress: OnProgress) -> None:
+        self.plan = planned.plan
+        self.release_id = planned.release_id
+        self._ledger = ledger
+        self._on_progress = on_progress
+        self._context: Context | None = None
+        self._latest: Prepared | Reserved | Staged | Receipt | None = None
+        self._own_lock = False
+
+    def __repr__(self) -> str:
+        return "<ReleaseRun>"
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt, once the release is published, by this run or another one."""
+        return self._latest if isinstance(self._latest, Receipt) else None
+
+    @contextlib.contextmanager
+    def connected(self, client: DaskClient | None = None) -> Iterator[None]:
+        """Open the executor that the steps need; on failure remove what is left for nobody.
+
+        Guarantee: leaving before the charge leaves nothing behind; after it, a release to resume.
+        """
+        try:
+            with execution.connect(self.plan.spec.compute, client) as executor:
+                publisher = Publisher.of(self.plan.output, self.release_id)
+                self._context = Context(
+                    self.plan,
+                    self.release_id,
+                    self._ledger,
+                    publisher,
+                    executor,
+                    self._on_progress,
+                )
+                yield
+        except BaseException:
+            clean_up(
+                self._ledger,
+                self.plan.output,
+                self.release_id,
+                self.plan.fingerprint,
+                own_lock=self._own_lock,
+            )
+            raise
+
+    def all_steps(self) -> Receipt:
+        """Take every step in order."""
+        self.prepare()
+        self.reserve()
+        self.write()
+        self.verify()
+        return self.publish()
+
+    def prepare(self) -> None:
+        """Check the source and the executor, compute norms and sums; nothing is charged."""
+        if self.receipt is None:
+            self._latest = steps.prepare(self._connected())
+
+    def reserve(self) -> None:
+        """Lock the output, charge the dataset, create the key."""
+        context = self._connected()
+        if self.receipt is None:
+            self._adopt(context)
+        if self.receipt is None:
+            self._own_lock = steps.lock_output(context) or self._own_lock
+            self._latest = steps.reserve(context, self._after(Prepared))
+
+    def write(self) -> None:
+        """Stage every tile that is not staged yet."""
+        if self.receipt is None:
+            self._latest = staging.write(self._connected(), self._after(Reserved))
+
+    def verify(self) -> None:
+        """Read every staged tile again."""
+        if self.receipt is None:
+            self._latest = staging.verify(self._connected(), self._after(Staged))
+
+    def publish(self) -> Receipt:
+        """Make the release visible at once, and commit it."""
+        receipt = self.receipt
+        if receipt is None:
+            receipt = steps.publish(self._connected(), self._after(Staged))
+            self._latest = receipt
+        return receipt
+
+    def _adopt(self, context: Context) -> None:
+        receipt = adopt_if_published(context)
+        if receipt is not None:
+            self._latest = receipt
+
+    def _connected(self) -> Context:
+        if self._context is None:
+            raise ReleaseError("the release is not connected to an executor; use `connected`")
+        return self._context
+
+    def _after(self, step: type[V]) -> V:
+        """Return the value of the latest step, which must be the one before this."""
+        if not isinstance(self._latest, step):
+            raise ReleaseError("the steps of a release are taken in order; begin with prepare")
+        return self._latest

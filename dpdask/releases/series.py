@@ -1,0 +1,174 @@
+"""Recurring releases of a growing array: which window is next, and whether the rate allows it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from dpdask.errors import DpdaskError, InvalidSpec
+from dpdask.ledger import Ledger, SeriesWindow, charged_after
+from dpdask.planning import ReleasePlan, check_no_placeholders
+from dpdask.privacy import PrivacyBudget
+from dpdask.spec import ReleaseSpec
+from dpdask.spec.release import WindowSection
+from dpdask.storage import SourceArray, open_source, open_storage
+from dpdask.types import Json
+
+__all__ = [
+    "RateLimit",
+    "RateLimited",
+    "Series",
+    "check_rate_limit",
+    "check_series_output",
+    "next_release",
+]
+
+
+class RateLimit(BaseModel):
+    """What a dataset may spend within any stretch of ``days``."""
+
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    days: Annotated[float, Field(gt=0)]
+
+
+class RateLimited(DpdaskError):
+    """A run would spend more than the rate limit allows; nothing was charged, a later one may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A recurring release of what an array gained along one axis.
+
+    Args:
+        name: The name under which the ledger keeps its windows.
+        axis: The axis along which the array grows.
+        max_window: The most indices of one run, None for all that are new.
+        align_to_chunks: Whether windows end where a chunk of the source does.
+        start_index: Where a series without releases begins.
+    """
+
+    name: str
+    axis: int
+    max_window: int | None = None
+    align_to_chunks: bool = False
+    start_index: int = 0
+
+
+def check_series_output(url: str) -> None:
+    """Check that every run has an output of its own: ``{start}`` and ``{stop}``, nothing else."""
+    if "{start}" not in url or "{stop}" not in url:
+        raise InvalidSpec(
+            f"output.url {url!r} is the same for every run; put {{start}} and {{stop}} into it"
+        )
+    check_no_placeholders(_filled(url, 0, 1))
+
+
+def _filled(url: str, start: int, stop: int) -> str:
+    return url.replace("{start}", str(start)).replace("{stop}", str(stop))
+
+
+def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSpec | None:
+    """Return the spec of the next window, an unfinished one first; None when nothing is new.
+
+    Args:
+        ledger: Where the windows of the series were charged.
+        spec: The spec of every run, without a window.
+        series: How the array grows.
+
+    Raises:
+        InvalidSpec: The series does not fit the source, or belongs to another one.
+    """
+    check_series_output(spec.output.url)
+    source = open_source(open_storage(spec.source.url, spec.source.options), spec.source.array)
+    _check_axis(source, series)
+    past = ledger.windows(spec.budget.dataset, series.name)
+    if any(not _is_of(window, source, series.axis) for window in past):
+        raise InvalidSpec(
+            f"series {series.name!r} of this dataset belongs to another array or axis; give this"
+            " one a name of its own, and say with `start_index` where it begins"
+        )
+    burned = [known.window for known in past if known.last == "burn"]
+    committed = [known.window for known in past if known.last == "commit"]
+    for known in past:
+        if known.open and known.window not in committed:
+            return _windowed(spec, known.window, known.output, burned)
+    stops = [known.window["stop"] for known in past if known.last != "burn"]
+    start = max(stops, default=series.start_index)
+    stop = _next_stop(source, series, start)
+    if stop <= start:
+        return None
+    window = {"axis": series.axis, "start": start, "stop": stop, "series": series.name}
+    return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
+
+
+def _check_axis(source: SourceArray, series: Series) -> None:
+    axis, most = series.axis, series.max_window
+    if not 0 <= axis < len(source.shape):
+        raise InvalidSpec(
+            f"axis {axis} is not a valid axis of the source; choose one from 0 to"
+            f" {len(source.shape) - 1}"
+        )
+    if series.align_to_chunks and most is not None and most < source.chunks[axis]:
+        raise InvalidSpec(
+            f"max_window={most} never reaches the end of a chunk of {source.chunks[axis]}; raise"
+            " it to that"
+        )
+
+
+def _is_of(known: SeriesWindow, source: SourceArray, axis: int) -> bool:
+    return bool(known.array == source.address_digest and known.window["axis"] == axis)
+
+
+def _next_stop(source: SourceArray, series: Series, start: int) -> int:
+    stop = source.shape[series.axis]
+    if series.max_window is not None:
+        stop = min(stop, start + series.max_window)
+    if series.align_to_chunks:
+        stop -= stop % source.chunks[series.axis]
+    return stop
+
+
+def _windowed(spec: ReleaseSpec, window: Json, url: str, burned: list[Json]) -> ReleaseSpec:
+    """Return the spec of one window; one that was burned before is another edition."""
+    edition = spec.publish.edition + burned.count(window)
+    changes = {
+        "source": spec.source.model_copy(update={"window": WindowSection(**window)}),
+        "output": spec.output.model_copy(update={"url": url}),
+        "publish": spec.publish.model_copy(update={"edition": edition}),
+    }
+    return spec.model_copy(update=changes)
+
+
+def check_rate_limit(ledger: Ledger, plan: ReleasePlan, rate_limit: RateLimit) -> None:
+    """Check that a run stays within what the last ``days`` allow; a charged release passes.
+
+    Args:
+        ledger: What was spent.
+        plan: The release that would be charged.
+        rate_limit: What the dataset may spend.
+
+    Raises:
+        RateLimited: It would spend more; nothing was charged.
+    """
+    if ledger.entry(plan.fingerprint) is not None:
+        return
+    dataset = plan.spec.budget.dataset
+    allowed = PrivacyBudget(epsilon=rate_limit.epsilon, delta=rate_limit.delta)
+    since = datetime.now(UTC) - timedelta(days=rate_limit.days)
+    recent = ledger.spent_since(dataset, since)
+    after = charged_after(recent, plan.guarantee.verified, allowed)
+    if after.delta(allowed.epsilon) <= allowed.delta:
+        return
+    spent = 0.0 if recent is None else recent.epsilon(allowed.delta)
+    total = after.epsilon(allowed.delta)
+    amount = f"{total:.4g}" if math.isfinite(total) else "more than can be computed"
+    raise RateLimited(
+        f"rate limited: dataset {dataset!r} has spent epsilon {spent:.4g} of"
+        f" {allowed.epsilon:g} in the last {rate_limit.days:g} days, this run would make it"
+        f" {amount}; a later run resumes the series when older charges are outside that time"
+    )

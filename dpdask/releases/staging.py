@@ -1,0 +1,187 @@
+"""Write and verify the tiles of a charged release.
+
+Staging lies outside the trust boundary: what is read back from it is sealed under the release's key
+or checked against the ledger, and counts as missing otherwise. A step that fails because another
+run published the same release returns the receipt of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from dpdask import execution
+from dpdask.errors import LedgerError, ReleaseError, StoreError, VerificationFailed
+from dpdask.execution import Intermediates, TileWork
+from dpdask.keystream import ReleaseKey
+from dpdask.planning import Component, component_with_directions, recipe_digest
+from dpdask.releases.closing import Receipt
+from dpdask.releases.context import Context, adopt_if_published, check_open, check_unchanged
+from dpdask.releases.steps import Reserved, Staged
+from dpdask.storage import ManifestEntry
+
+__all__ = ["OTHER_MACHINE", "verify", "write"]
+
+S = TypeVar("S")
+
+_SEGMENT_SECONDS = 2.0  # between two segments of the staged manifest
+_STAGING = "staging"  # what the seal of staged documents is for
+_DIRECTIONS = "directions"
+_RECIPE = "recipe"
+
+OTHER_MACHINE = (
+    "dpdask, its libraries or the kind of processor are not those it began with, and round"
+    " differently; restore them, or `dpdask abort`"
+)
+
+
+def write(context: Context, reserved: Reserved) -> Staged | Receipt:
+    """Stage every tile that is not staged yet; return the receipt if another run published."""
+    return _unless_published(context, lambda: _write(context, reserved))
+
+
+def _write(context: Context, reserved: Reserved) -> Staged:
+    key = context.key()
+    prepared = reserved.prepared
+    component, assembly = context.plan.data, prepared.assembly
+    if prepared.directions is not None:
+        directions = _noise_directions(context, prepared.directions, key)
+        component = component_with_directions(context.plan, directions)
+        _check_recipe(context, component)
+        arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
+        assembly = dataclasses.replace(assembly, data=component, arrays=arrays)
+    work = TileWork(context.plan, component, prepared.data, context.publisher)
+    seal = key.seal(_STAGING)
+    entries = {entry.key: entry for entry in context.publisher.read_manifest(seal)}
+    earlier = frozenset(entries)
+    fresh: list[ManifestEntry] = []
+    appended_at = time.monotonic()
+    for written in _stage_tiles(context, work, key, entries, set(earlier)):
+        fresh += written
+        if time.monotonic() - appended_at > _SEGMENT_SECONDS:
+            check_open(context)
+            context.publisher.append_manifest(fresh, seal)
+            fresh, appended_at = [], time.monotonic()
+    if fresh:
+        context.publisher.append_manifest(fresh, seal)
+    return Staged(work, assembly, entries, earlier)
+
+
+def _noise_directions(
+    context: Context, intermediates: Intermediates, key: ReleaseKey
+) -> list[list[float]]:
+    """Return the DP directions of the noise, noted once in the ledger: a retry uses the same ones.
+
+    Another run's may differ in the last bits.
+    """
+    noted = context.ledger.get_once(context.fingerprint, _DIRECTIONS)
+    if noted is None:
+        assert context.plan.directions is not None
+        work = TileWork(context.plan, context.plan.directions, intermediates, context.publisher)
+        computed = execution.compute_directions(context.executor, work, key, context.on_progress)
+        noted = context.ledger.put_once(context.fingerprint, _DIRECTIONS, json.dumps(computed))
+    directions: list[list[float]] = json.loads(noted)
+    return directions
+
+
+def _check_recipe(context: Context, component: Component) -> None:
+    """Check that the rotated noise is the one of earlier runs, bit by bit.
+
+    Two versions of a tile, with the same noise or with other noise, would show more than was
+    charged.
+    """
+    digest = recipe_digest(context.fingerprint, component)
+    if context.ledger.put_once(context.fingerprint, _RECIPE, digest) != digest:
+        raise ReleaseError(f"the release began elsewhere: {OTHER_MACHINE}")
+
+
+def _stage_tiles(
+    context: Context,
+    work: TileWork,
+    key: ReleaseKey,
+    entries: dict[str, ManifestEntry],
+    done: set[str],
+) -> Iterator[list[ManifestEntry]]:
+    """Write every tile that is not done, and add to ``entries``; remove what is in the way, once.
+
+    Args:
+        context: The run.
+        work: The data component as it is released.
+        key: The release key.
+        entries: The manifest entries by key, which grow.
+        done: The keys that are not written again.
+    """
+    conflicts: list[str] = []
+    for written in execution.write(context.executor, work, key, done, context.on_progress):
+        entries.update((entry.key, entry) for entry in written.entries)
+        conflicts += written.conflicts
+        yield written.entries
+    if not conflicts:
+        return
+    check_unchanged(context)
+    context.publisher.remove(conflicts)
+    done = set(entries) - set(conflicts)
+    for written in execution.write(context.executor, work, key, done, context.on_progress):
+        entries.update((entry.key, entry) for entry in written.entries)
+        if written.conflicts:
+            raise StoreError(
+                "something else writes to the staging beside the output; stop that and"
+                " `dpdask resume`"
+            )
+        yield written.entries
+
+
+def verify(context: Context, staged: Staged) -> Staged | Receipt:
+    """Check that every staged write chunk is there and intact, and the source still the same.
+
+    Those of earlier runs must have the recorded digests. Bad ones are written again, once.
+    """
+    verified = _unless_published(context, lambda: _verify(context, staged))
+    if isinstance(verified, Staged):
+        check_unchanged(context)
+    return verified
+
+
+def _verify(context: Context, staged: Staged) -> Staged:
+    bad = _bad_chunks(context, staged)
+    if bad:
+        check_unchanged(context)
+        context.publisher.remove(bad)
+        key = context.key()
+        entries = dict(staged.entries)
+        done = set(entries) - set(bad)
+        written = _stage_tiles(context, staged.work, key, entries, done)
+        fresh = [entry for part in written for entry in part]
+        context.publisher.append_manifest(fresh, key.seal(_STAGING))
+        earlier = staged.earlier - set(bad)
+        staged = dataclasses.replace(staged, entries=entries, earlier=earlier)
+        bad = _bad_chunks(context, staged)
+    if bad:
+        raise VerificationFailed(
+            f"{len(bad)} staged chunks cannot be read back; check the output's disk and"
+            " `dpdask resume`"
+        )
+    return staged
+
+
+def _bad_chunks(context: Context, staged: Staged) -> list[str]:
+    earlier = set(staged.earlier)
+    return execution.verify(
+        context.executor, staged.work, staged.entries, earlier, context.on_progress
+    )
+
+
+def _unless_published(context: Context, step: Callable[[], S]) -> S | Receipt:
+    """Take a step; if it fails because another run published the release, return that receipt."""
+    try:
+        return step()
+    except (ReleaseError, LedgerError):  # its staging, or its key, is gone
+        receipt = adopt_if_published(context)
+        if receipt is None:
+            raise
+        return receipt
