@@ -13,7 +13,8 @@ import numpy as np
 from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_query import QueryInputs, register_query
 from dpdask.planning.query_builders import build_sum
-from dpdask.queries.base import Fitted, Reader
+from dpdask.queries.base import Reader
+from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.sums import Sum
 from dpdask.spec.fields import Number
 from dpdask.spec.query import QuerySection, SumSection
@@ -47,13 +48,13 @@ class CountAbove(Sum):
     def partial(
         self,
         source: Reader,
-        fitted: Fitted,
+        exact_sum: ExactSum,
         answer_box: Region,
         records: slice,
         factors: Floats | None,
     ) -> Integers:
         indicators = Indicators(source, self.threshold)
-        return super().partial(indicators, fitted, answer_box, records, factors)
+        return super().partial(indicators, exact_sum, answer_box, records, factors)
 
 
 def build_count_above(section: CountAboveSection, inputs: QueryInputs) -> CountAbove:
