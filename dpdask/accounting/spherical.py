@@ -14,7 +14,7 @@ density the ball of radius s is covered by
 
 The cosine is integrated in ``u`` with ``c^2 = 1 - e^(-u^2/(M-1))``, in which its density is the
 standard normal one times the smooth factor k(w) = w / sqrt(1 - e^(-w^2)), w = u / sqrt(M-1); so M =
-1e12 is no harder than M = 3.
+1e12 is as easy as M = 3.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class SphericalProfile:
             )
         for name, value in (("scale", self.law.scale), ("sensitivity", self.sensitivity)):
             if not (value > 0 and math.isfinite(value)):
-                raise InvalidBudget(f"{name}={value:g} is no size; it must be finite and > 0")
+                raise InvalidBudget(
+                    f"{name}={value:g} is not a valid size; it must be finite and > 0"
+                )
 
     def _threshold(self, y: Floats, epsilon: float) -> tuple[Floats, Floats, Floats, Floats]:
         """The cosine c1 at which the loss reaches epsilon, 1 - c1, its zeta, and the growth of q^2
@@ -115,8 +117,8 @@ class SphericalProfile:
                 np.exp(np.minimum(zeta - log_t, 709.0)) - 1 / t,
             )
         c1 = 0.5 * (z_over_t - t)
-        room = self.law.misalignment(y, t, c1, epsilon, self.sensitivity, self.dimension)
-        return c1, room, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
+        gap_to_one = self.law.misalignment(y, t, c1, epsilon, self.sensitivity, self.dimension)
+        return c1, gap_to_one, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
 
     def _log_conditional(self, y: Floats, epsilon: float) -> Floats:
         """ln of the conditional delta given the radius exp(y) * centre; -inf where the loss stays
@@ -124,16 +126,16 @@ class SphericalProfile:
         """
         n = self.dimension - 1
         root_n = math.sqrt(n)
-        c1, room, zeta, base = self._threshold(y, epsilon)
+        c1, gap_to_one, zeta, base = self._threshold(y, epsilon)
         result = np.full(y.shape, -np.inf)
-        live = room > 0
+        live = gap_to_one > 0
         if not np.any(live):
             return result
-        y, zeta, c1, room, base = y[live], zeta[live], c1[live], room[live], base[live]
-        inside = room < 2
+        y, zeta, c1, gap_to_one, base = y[live], zeta[live], c1[live], gap_to_one[live], base[live]
+        inside = gap_to_one < 2
         c1_in = np.where(inside, c1, 0.0)
         # -ln(1 - c1^2), from whichever of c1 and 1 - c1 carries the digits
-        near_one = np.where(inside, room, 1.0)
+        near_one = np.where(inside, gap_to_one, 1.0)
         w1_squared = np.where(
             near_one < 0.5,
             -np.log(near_one * (2 - near_one)),
@@ -227,10 +229,10 @@ class SphericalProfile:
         """Where the integrand is not smooth: c1 crosses 1 (the largest loss meets epsilon) or -1
         (the least one does).
         """
-        found = []
-        room = self._threshold(scan, epsilon)[1]
+        crossings = []
+        gap_to_one = self._threshold(scan, epsilon)[1]
         for level in (0.0, 2.0):
-            above = room > level
+            above = gap_to_one > level
             for i in np.flatnonzero(above[1:] != above[:-1]):
                 low, high = float(scan[i]), float(scan[i + 1])
                 for _ in range(12):
@@ -240,8 +242,8 @@ class SphericalProfile:
                     if first == 0:
                         break
                     low, high = float(y[first - 1]), float(y[first])
-                found.append((low + high) / 2)
-        return found
+                crossings.append((low + high) / 2)
+        return crossings
 
     def log_delta(self, epsilon: float) -> float:
         """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below

@@ -1,6 +1,4 @@
-"""What a plan is: the parts that are decided before a release is charged, and what follows from
-them.
-"""
+"""What a plan is: all that is decided before a release is charged, and what follows from it."""
 
 from __future__ import annotations
 
