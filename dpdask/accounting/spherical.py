@@ -121,8 +121,9 @@ class SphericalProfile:
         return c1, gap_to_one, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
 
     def _log_conditional(self, y: Floats, epsilon: float) -> Floats:
-        """ln of the conditional delta given the radius exp(y) * centre; -inf where the loss stays
-        below epsilon.
+        """Return ln of the conditional delta at the radius exp(y) * centre.
+
+        It is -inf where the loss stays below epsilon.
         """
         n = self.dimension - 1
         root_n = math.sqrt(n)
@@ -157,31 +158,44 @@ class SphericalProfile:
         )
         weight = np.exp(-start[:, None] * v - v * v / 2) * _smooth_factor(u / root_n) * _LINE_WEIGHT
         total = width * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
-        # From u1 < 0 up to 0.
         left = np.flatnonzero(~right)
         if left.size:
-            begin = np.maximum(u1[left], -_FAR)
-            exact = (u1[left] >= -_FAR)[:, None]
-            v = -begin[:, None] * _UNIT
-            u = begin[:, None] * _UNIT[::-1]
-            c = np.sqrt(-np.expm1(-((u / root_n) ** 2)))
-            edge = np.abs(c1[left])[:, None]
-            fall = np.exp(-w1_squared[left])[:, None] * np.expm1(
-                np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0)
+            total[left] += self._below_zero(
+                u1[left], c1[left], w1_squared[left], y[left], zeta[left], base[left]
             )
-            gap = np.where(exact, fall / np.maximum(edge + c, 1e-300), edge - c)
-            loss = self.law.further_loss(
-                y[left][:, None],
-                zeta[left][:, None],
-                _growth_ratio(base[left][:, None], gap),
-                self.dimension,
-            )
-            weight = np.exp(-u * u / 2) * _smooth_factor(u / root_n) * _UNIT_WEIGHT
-            total[left] += -begin * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
         with np.errstate(divide="ignore"):
             scaled = np.log(total) - start**2 / 2
         result[live] = scaled + math.log(gamma_ratio(n / 2)) - 0.5 * math.log(2 * math.pi)
         return result
+
+    def _below_zero(
+        self,
+        u1: Floats,
+        c1: Floats,
+        w1_squared: Floats,
+        y: Floats,
+        zeta: Floats,
+        base: Floats,
+    ) -> Floats:
+        """Return the part of the integral from u1 < 0 up to 0."""
+        n = self.dimension - 1
+        root_n = math.sqrt(n)
+        begin = np.maximum(u1, -_FAR)
+        exact = (u1 >= -_FAR)[:, None]
+        v = -begin[:, None] * _UNIT
+        u = begin[:, None] * _UNIT[::-1]
+        c = np.sqrt(-np.expm1(-((u / root_n) ** 2)))
+        edge = np.abs(c1)[:, None]
+        fall = np.exp(-w1_squared)[:, None] * np.expm1(
+            np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0)
+        )
+        gap = np.where(exact, fall / np.maximum(edge + c, 1e-300), edge - c)
+        loss = self.law.further_loss(
+            y[:, None], zeta[:, None], _growth_ratio(base[:, None], gap), self.dimension
+        )
+        weight = np.exp(-u * u / 2) * _smooth_factor(u / root_n) * _UNIT_WEIGHT
+        part: Floats = -begin * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
+        return part
 
     def _log_integrand(self, y: Floats, epsilon: float) -> Floats:
         return self.law.log_density(y, self.dimension) + self._log_conditional(y, epsilon)
