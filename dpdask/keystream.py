@@ -1,5 +1,4 @@
-"""The one door for randomness: a release key, per-tile subkeys, and a seekable AES-256-CTR
-keystream.
+"""The only random bytes: a release key, per-tile subkeys, and a seekable AES-256-CTR keystream.
 
 Tile noise is a function of (release key, fingerprint, component, tile index) alone, so a retry
 replays it byte for byte, whatever process, thread or order computes it. Subkeys are keyed BLAKE2b
@@ -17,14 +16,14 @@ import hmac
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 __all__ = ["ReleaseKey", "Seal", "TileStream", "TransferableKey", "Words", "random_bytes"]
 
-Words = np.ndarray[Any, np.dtype[np.uint64]]
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 _PERSON = b"dpdask-tile-v1"
 _SEAL_PERSON = b"dpdask-seal-v1"
@@ -35,13 +34,15 @@ _REFINE_BLOCKS = 1 << 32  # per word
 
 
 def random_bytes(count: int) -> bytes:
-    """Bytes from the operating system, for keys and nonces."""
+    """Return bytes from the operating system, for keys and nonces."""
     return os.urandom(count)
 
 
 class ReleaseKey:
-    """32 secret bytes. Its printed forms are redacted, it refuses comparison, and it pickles only
-    through ``travelling``.
+    """32 secret bytes.
+
+    Guarantee: its printed forms are redacted, it refuses comparison, and it is pickled only through
+    :meth:`to_transferable`.
     """
 
     __slots__ = ("_secret",)
@@ -54,19 +55,25 @@ class ReleaseKey:
 
     @classmethod
     def generate(cls) -> ReleaseKey:
-        """A new key from the operating system."""
+        """Return a new key from the operating system."""
         return cls(random_bytes(32))
 
     def reveal(self) -> bytes:
-        """The bytes themselves, for the one place that stores or wraps them."""
+        """Return the bytes themselves, for the one module that stores or wraps them."""
         return self._secret
 
     def to_transferable(self) -> TransferableKey:
-        """A form that may be pickled to a worker, on purpose."""
+        """Return a form that may be pickled to a worker."""
         return TransferableKey(self._secret)
 
     def tile(self, *, fingerprint: bytes, component: str, index: Sequence[int]) -> TileStream:
-        """The keystream of one tile of one component of one release."""
+        """Return the keystream of one tile of one component of one release.
+
+        Args:
+            fingerprint: 32 bytes that name the release, its noise and its grid.
+            component: The name of the component.
+            index: The index of the tile.
+        """
         if len(fingerprint) != 32:
             raise ValueError(
                 f"a fingerprint has 32 bytes, not {len(fingerprint)}; use SHA-256 or BLAKE2b-256"
@@ -82,8 +89,9 @@ class ReleaseKey:
         )
 
     def seal(self, purpose: str) -> Seal:
-        """What marks documents outside the trust boundary as this release's own; its subkey draws
-        no noise.
+        """Return what marks documents outside the trust boundary as this release's own.
+
+        Its subkey draws no noise.
         """
         return Seal(
             hashlib.blake2b(
@@ -105,10 +113,10 @@ class ReleaseKey:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a release key is not pickled by accident; send key.travelling()")
+        raise TypeError("a release key is not pickled by accident; send key.to_transferable()")
 
     def __getstate__(self) -> NoReturn:
-        raise TypeError("a release key is not copied by accident; send key.travelling()")
+        raise TypeError("a release key is not copied by accident; send key.to_transferable()")
 
 
 class Seal:
@@ -122,11 +130,11 @@ class Seal:
         self._secret = secret
 
     def close(self, name: str, content: bytes) -> bytes:
-        """``content`` with its code in front."""
+        """Return ``content`` with its code in front."""
         return self._code(name, content) + content
 
     def open(self, name: str, sealed: bytes) -> bytes | None:
-        """The content, None unless it was sealed by this very key under this very name."""
+        """Return the content, None unless it was sealed by this key under this name."""
         code, content = sealed[:_CODE_SIZE], sealed[_CODE_SIZE:]
         return content if hmac.compare_digest(code, self._code(name, content)) else None
 
@@ -150,13 +158,13 @@ class TransferableKey:
         self._secret = secret
 
     def from_transferable(self) -> ReleaseKey:
-        """The key, on the other side."""
+        """Return the key, on the other side."""
         return ReleaseKey(self._secret)
 
     def __repr__(self) -> str:
         return "<TransferableKey redacted>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[TransferableKey], tuple[bytes]]:
         return TransferableKey, (self._secret,)
 
 
@@ -178,12 +186,13 @@ class TileStream:
             "a tile stream holds a key and is not pickled; derive it again on the other side"
         )
 
-    def _encryptor(self, counter: int) -> Any:
+    def _encryptor(self, counter: int) -> CipherContext:
         return Cipher(self._algorithm, modes.CTR(counter.to_bytes(16, "big"))).encryptor()
 
     def filler(self, start: int, words: Words) -> Callable[[], object]:
-        """A function that, at each call, puts the next ``words.size`` words into ``words``, from
-        element ``start`` on.
+        """Return a function that puts the next ``words.size`` words into ``words`` at each call.
+
+        The first call begins at element ``start``.
 
         Words are little-endian, at most 32,768 at once; ``start`` must be even (two words share a
         cipher block). The cipher releases the GIL.
@@ -204,8 +213,12 @@ class TileStream:
         )
 
     def more_bits(self, pair: int, lane: int, count: int) -> int:
-        """The first ``count`` (a multiple of 128) extra bits of word ``lane`` (0 or 1) of a pair,
-        as one number.
+        """Return extra bits of a word of a pair, as one number.
+
+        Args:
+            pair: The number of the pair within the tile.
+            lane: The word of the pair: 0 or 1.
+            count: How many bits, a multiple of 128.
         """
         if count % 128 or count // 128 > _REFINE_BLOCKS:
             raise ValueError(f"extra bits come in blocks of 128, not {count}")

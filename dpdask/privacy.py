@@ -100,16 +100,16 @@ class Guarantee:
     @property
     def reason(self) -> str:
         """One line saying why the guarantee is, or is not, certified."""
-        found = self.verified.delta(self.claimed.epsilon)
-        relation = "at most" if found <= self.claimed.delta else "above"
+        delta = self.verified.delta(self.claimed.epsilon)
+        relation = "at most" if delta <= self.claimed.delta else "above"
         profile = (
-            f"verified delta({self.claimed.epsilon:.6g}) = {found:.6g} is {relation} the"
+            f"verified delta({self.claimed.epsilon:.6g}) = {delta:.6g} is {relation} the"
             f" claimed {self.claimed.delta:.6g}"
         )
         return profile if self.doubt is None else f"{self.doubt} ({profile} in exact arithmetic)"
 
     def to_dict(self) -> Json:
-        """The guarantee as JSON-ready facts."""
+        """Return the guarantee as it is recorded on the release card."""
         return {
             "claimed": {
                 "epsilon": self.claimed.epsilon,

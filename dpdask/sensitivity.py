@@ -1,22 +1,14 @@
-"""Sensitivity bodies: the set of differences that one privacy unit can make, with its adjacency and
-origin.
+"""Sensitivity sets: the differences that one privacy unit can make, with adjacency and origin.
 
 Sensitivity and adjacency are one value, so that no accountant can pair a radius with the wrong
-neighbours. A body answers one question: how far it reaches after whitening, ``sup ||W D||`` for
+neighbours. A set answers one question: how far it reaches after whitening, ``sup ||W D||`` for
 Kronecker noise with factors U_k, W = the Kronecker product of their inverses.
 
-| body        | meaning                                                   | sup
-|
-|-------------|-----------------------------------------------------------|--------------------------------------------------|
-| L2Ball      | any difference with norm at most the radius               | radius * product of
-1/sigma_min(U_k)             |
-| RecordBall  | one slice along the record axis changes, norm <= radius   | ... with max_j
-||U_record^-1 e_j|| on that axis  |
-| RecordBox   | one record changes, feature i by at most widths[i]        | diagonal factors only
-|
-| EntrywiseBox         | every entry may change by at most its width               | diagonal
-factors only
-|
+- L2Ball: any difference with a norm of at most the radius; radius * product of 1/sigma_min(U_k).
+- RecordBall: one slice along the record axis changes, with a norm of at most the radius; the same
+  product with max_j ||U_record^-1 e_j|| on the record axis.
+- RecordBox: one record changes, feature i by at most widths[i]; diagonal factors only.
+- EntrywiseBox: every entry may change by at most its width; diagonal factors only.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -58,7 +50,7 @@ class Origin(enum.StrEnum):
 
 
 class Whitening(Protocol):
-    """What a body needs to know of one noise factor U."""
+    """What a sensitivity set needs to know of one noise factor U."""
 
     @property
     def size(self) -> int:
@@ -83,7 +75,8 @@ def _positive(name: str, value: float) -> float:
         isinstance(value, (int, float)) and not isinstance(value, bool) and 1e-100 <= value <= 1e100
     ):
         raise InvalidSensitivity(
-            f"{name}={value!r} is no sensitivity; give a finite number > 0 (1e-100 to 1e100)"
+            f"{name}={value!r} is not a valid sensitivity; give a finite number > 0"
+            " (1e-100 to 1e100)"
         )
     return float(value)
 
@@ -115,11 +108,11 @@ class SensitivitySet(abc.ABC):
         """sup ||W D|| for Kronecker noise with these factors, rounded up."""
 
     def to_dict(self) -> Json:
-        """``{"name": ..., "configuration": ...}``, enough to build the same body again."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """``{"name": ..., "configuration": ...}``, enough to build the same set again."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain = {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in given.items()
+            for name, value in fields.items()
         }
         return {
             "name": self.name,
@@ -189,12 +182,14 @@ def _squared_widths(widths: tuple[float, ...], size: int) -> Floats | float:
 
 def _check_widths(widths: tuple[float, ...]) -> tuple[float, ...]:
     if not widths:
-        raise InvalidSensitivity("no ranges were given; give one [low, high] or one per feature")
+        raise InvalidSensitivity(
+            "the list of ranges is empty; give one [low, high] or one per feature"
+        )
     return tuple(_positive("range width", width) for width in widths)
 
 
 def _diagonals(factors: Sequence[Whitening]) -> list[Floats | float]:
-    found = []
+    diagonals = []
     for axis, factor in enumerate(factors):
         diagonal = factor.diagonal()
         if diagonal is None:
@@ -203,12 +198,12 @@ def _diagonals(factors: Sequence[Whitening]) -> list[Floats | float]:
                 " bound;"
                 " use diagonal factors or an l2 sensitivity"
             )
-        found.append(diagonal)
-    return found
+        diagonals.append(diagonal)
+    return diagonals
 
 
-def _total(diagonal: Floats | float, size: int, squares: Any = 1.0) -> float:
-    """sum of squares_i / diagonal_i^2 over an axis."""
+def _total(diagonal: Floats | float, size: int, squares: Floats | float = 1.0) -> float:
+    """Return the sum of squares_i / diagonal_i^2 over an axis."""
     if isinstance(diagonal, float) and not isinstance(squares, np.ndarray):
         return size * float(squares) / diagonal**2
     return math.fsum(np.broadcast_to(squares / np.asarray(diagonal) ** 2, size))
@@ -309,17 +304,20 @@ class EntrywiseBox(SensitivitySet):
         return math.sqrt(total) * _ROUND_UP
 
 
+_KINDS: dict[str, type[SensitivitySet]] = {
+    kind.name: kind for kind in (L2Ball, RecordBall, RecordBox, EntrywiseBox)
+}
+
+
 def sensitivity_from_dict(description: Json) -> SensitivitySet:
-    """The body that ``describe`` wrote."""
-    kinds: Json = {kind.name: kind for kind in (L2Ball, RecordBall, RecordBox, EntrywiseBox)}
-    if description["name"] not in kinds:
-        raise InvalidSensitivity(
-            f"sensitivity {description['name']!r} is unknown; use {', '.join(kinds)}"
-        )
-    given: Json = {
-        name: tuple(v) if isinstance(v, list) else v
-        for name, v in description["configuration"].items()
+    """Return the set that :meth:`SensitivitySet.to_dict` wrote."""
+    name = description["name"]
+    if name not in _KINDS:
+        raise InvalidSensitivity(f"sensitivity {name!r} is unknown; use {', '.join(_KINDS)}")
+    fields: Json = {
+        field: tuple(value) if isinstance(value, list) else value
+        for field, value in description["configuration"].items()
     }
-    given |= {"adjacency": Adjacency(given["adjacency"]), "origin": Origin(given["origin"])}
-    made: SensitivitySet = kinds[description["name"]](**given)
-    return made
+    fields["adjacency"] = Adjacency(fields["adjacency"])
+    fields["origin"] = Origin(fields["origin"])
+    return _KINDS[name](**fields)

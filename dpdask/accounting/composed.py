@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from dpdask.accounting.gaussian import GaussianProfile
-from dpdask.accounting.radial import RADIAL_LAWS
+from dpdask.accounting.radial import radial_law_from_dict
 from dpdask.accounting.spherical import SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.privacy import Adjacency, PrivacyProfile
@@ -28,14 +28,29 @@ from dpdask.types import Json
 
 __all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_dict"]
 
-_NEGLIGIBLE = (
-    1e-15  # mass that a privacy loss distribution moves to infinity, that is, counts against us
-)
-_GRID_POINTS = 500_000  # at most so many losses of one step are told apart
+_NEGLIGIBLE = 1e-15  # mass that a privacy loss distribution counts as infinite loss
+_GRID_POINTS = 500_000  # of the losses of one step, at most
+_RESOLUTION = 1e-14  # of a delta that a privacy loss distribution computes
+
+
+class LossDistribution(Protocol):
+    """What we call of dp-accounting's privacy loss distributions."""
+
+    def get_delta_for_epsilon(self, epsilon: float) -> float:
+        """An upper bound on delta."""
+
+    def get_epsilon_for_delta(self, delta: float) -> float:
+        """An upper bound on epsilon."""
+
+    def self_compose(self, count: int, tail_mass_truncation: float) -> LossDistribution:
+        """The distribution of ``count`` independent releases."""
+
+    def compose(self, other: LossDistribution, tail_mass_truncation: float) -> LossDistribution:
+        """The distribution of both releases."""
 
 
 def compose(parts: Iterable[tuple[PrivacyProfile, int]]) -> PrivacyProfile:
-    """The profile of releasing every part, each ``count`` times, on the same data.
+    """Return the profile of releasing every part, each ``count`` times, on the same data.
 
     Guarantee: Gaussian parts compose exactly (``mu^2`` adds, also when later parts are chosen
     adaptively; IMGM Thm 4); a mixture is an upper bound by privacy loss distributions.
@@ -68,15 +83,14 @@ def compose(parts: Iterable[tuple[PrivacyProfile, int]]) -> PrivacyProfile:
 
 @dataclass(frozen=True, slots=True)
 class SampledProfile:
-    """One Poisson-sampled step: each privacy unit takes part independently with probability
-    ``sampling_rate``.
+    """One Poisson-sampled step: a privacy unit takes part with probability ``sampling_rate``.
 
-    Guarantee: exact for Gaussian noise under add/remove-one (dp-accounting) where a unit takes part
-    as a whole, an upper bound where some of its records do (docs/mechanisms/composition.md).
-    Otherwise the bound ``delta_q(epsilon) = q delta(ln(1 + (e^epsilon - 1)/q))`` of Balle, Barthe &
-    Gaboardi 2018 (advanced joint convexity), valid in both directions; under replace-one it assumes
-    that leaving a unit's records out of a sample moves the query by no more than replacing them
-    does, as for clipped sums.
+    Guarantee: exact for Gaussian noise under add/remove-one (dp-accounting) where a privacy unit
+    takes part as a whole, an upper bound where some of its records do
+    (docs/mechanisms/composition.md). Otherwise the bound ``delta_q(epsilon) = q delta(ln(1 +
+    (e^epsilon - 1)/q))`` of Balle, Barthe & Gaboardi 2018 (advanced joint convexity), valid in both
+    directions; under replace-one it assumes that leaving a privacy unit's records out of a sample
+    moves the query by no more than replacing them does, as for clipped sums.
     """
 
     step: GaussianProfile | SphericalProfile
@@ -86,7 +100,7 @@ class SampledProfile:
     def __post_init__(self) -> None:
         if not 0 < self.sampling_rate <= 1:
             raise InvalidMechanism(
-                f"sampling_rate={self.sampling_rate:g} is no probability; choose 0 <"
+                f"sampling_rate={self.sampling_rate:g} is not a valid probability; choose 0 <"
                 " sampling_rate <= 1"
             )
 
@@ -143,24 +157,23 @@ class ComposedProfile:
     def delta(self, epsilon: float) -> float:
         """An upper bound on delta at ``epsilon``."""
         try:
-            found = float(_loss_distribution(self.parts).get_delta_for_epsilon(epsilon))
+            delta = float(_loss_distribution(self.parts).get_delta_for_epsilon(epsilon))
         except (ValueError, ZeroDivisionError):  # all of the mass lies at infinity
             return 1.0
-        return min(1.0, found * (1 + 1e-9) + 1e-14) if math.isfinite(found) else 1.0
+        return min(1.0, delta * (1 + 1e-9) + _RESOLUTION) if math.isfinite(delta) else 1.0
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on epsilon at ``delta``; infinite below the resolution of the
         distribution.
         """
-        if delta <= 1e-14:
+        if delta <= _RESOLUTION:
             return math.inf
+        target = (delta - _RESOLUTION) / (1 + 1e-9)
         try:
-            found = float(
-                _loss_distribution(self.parts).get_epsilon_for_delta((delta - 1e-14) / (1 + 1e-9))
-            )
+            epsilon = float(_loss_distribution(self.parts).get_epsilon_for_delta(target))
         except (ValueError, ZeroDivisionError):
             return math.inf
-        return math.inf if math.isnan(found) else found
+        return math.inf if math.isnan(epsilon) else epsilon
 
     def to_dict(self) -> Json:
         """``{"name": "composed", "configuration": {"parts": [...]}}``."""
@@ -173,22 +186,23 @@ class ComposedProfile:
 
 
 @functools.lru_cache(maxsize=64)
-def _loss_distribution(parts: tuple[tuple[PrivacyProfile, int], ...]) -> Any:
-    """The composed privacy loss distribution of ``parts`` on one common grid."""
+def _loss_distribution(parts: tuple[tuple[PrivacyProfile, int], ...]) -> LossDistribution:
+    """Return the composed privacy loss distribution of ``parts`` on one common grid."""
     reach = max(_reach(part) for part, _ in parts)
     interval = max(min(1e-4, reach / 2000), reach / _GRID_POINTS)
-    total: Any = None
+    total: LossDistribution | None = None
     for part, count in parts:
         single = _single(part, interval)
-        many = (
-            single if count == 1 else single.self_compose(count, tail_mass_truncation=_NEGLIGIBLE)
-        )
+        many = single
+        if count > 1:
+            many = single.self_compose(count, tail_mass_truncation=_NEGLIGIBLE)
         total = many if total is None else total.compose(many, tail_mass_truncation=_NEGLIGIBLE)
+    assert total is not None
     return total
 
 
 def _reach(profile: PrivacyProfile) -> float:
-    """An epsilon beyond which so little delta is left that it may count as infinite loss."""
+    """Return an epsilon beyond which so little delta is left that it may count as infinite loss."""
     if isinstance(profile, SampledProfile):
         return max(1e-9, min(profile.epsilon(_NEGLIGIBLE), 200.0))
     if isinstance(profile, SphericalProfile):
@@ -196,21 +210,37 @@ def _reach(profile: PrivacyProfile) -> float:
     return max(1e-9, min(profile.epsilon(_NEGLIGIBLE), 2000.0))
 
 
-def _single(profile: PrivacyProfile, interval: float) -> Any:
+def _single(profile: PrivacyProfile, interval: float) -> LossDistribution:
+    """Return the privacy loss distribution of one release."""
+    if isinstance(profile, GaussianProfile):
+        return _gaussian_loss(profile, interval, sampling_rate=1.0)
+    if (
+        isinstance(profile, SampledProfile)
+        and isinstance(profile.step, GaussianProfile)
+        and profile.adjacency is Adjacency.ADD_REMOVE_ONE
+    ):
+        return _gaussian_loss(profile.step, interval, sampling_rate=profile.sampling_rate)
+    return _loss_of_curve(profile, interval)
+
+
+def _gaussian_loss(
+    profile: GaussianProfile, interval: float, *, sampling_rate: float
+) -> LossDistribution:
+    """Return the privacy loss distribution of Poisson-sampled Gaussian noise."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    distribution: LossDistribution = privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1 / profile.mu,
+        value_discretization_interval=interval,
+        sampling_prob=sampling_rate,
+    )
+    return distribution
+
+
+def _loss_of_curve(profile: PrivacyProfile, interval: float) -> LossDistribution:
+    """Return a privacy loss distribution whose delta(epsilon) lies above the profile's."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    if isinstance(profile, SampledProfile) and (
-        profile.adjacency is Adjacency.ADD_REMOVE_ONE and isinstance(profile.step, GaussianProfile)
-    ):
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            standard_deviation=1 / profile.step.mu,
-            value_discretization_interval=interval,
-            sampling_prob=profile.sampling_rate,
-        )
-    if isinstance(profile, GaussianProfile):
-        return privacy_loss_distribution.from_gaussian_mechanism(
-            standard_deviation=1 / profile.mu, value_discretization_interval=interval
-        )
     smooth_points = 160 if _is_slow(profile) else 2000
     steps = max(2, math.ceil(_reach(profile) / interval))
     grid = np.unique(np.round(np.geomspace(1, steps, smooth_points)).astype(int))
@@ -222,7 +252,8 @@ def _single(profile: PrivacyProfile, interval: float) -> Any:
     rounded = np.concatenate([-epsilons[:0:-1], epsilons])
     deltas = np.minimum.accumulate(np.concatenate([mirrored, positive]))
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots(interval, rounded, deltas)
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+    distribution: LossDistribution = privacy_loss_distribution.PrivacyLossDistribution(pmf)
+    return distribution
 
 
 def _is_slow(profile: PrivacyProfile) -> bool:
@@ -231,28 +262,43 @@ def _is_slow(profile: PrivacyProfile) -> bool:
     )
 
 
-def profile_from_dict(description: Json) -> PrivacyProfile:
-    """The profile that ``describe`` wrote; floats survive JSON exactly."""
-    name, given = description["name"], description["configuration"]
-    if name == "gaussian":
-        return GaussianProfile(given["mu"])
-    if name == "spherical":
-        law = RADIAL_LAWS[given["radius"]["name"]](given["radius"]["configuration"]["scale"])
-        return SphericalProfile(
-            dimension=given["dimension"], law=law, sensitivity=given["sensitivity"]
-        )
-    if name == "sampled":
-        step = profile_from_dict(given["step"])
-        if not isinstance(step, (GaussianProfile, SphericalProfile)):
-            raise InvalidMechanism(
-                f"a sampled step of kind {given['step']['name']!r} is unknown; use gaussian or"
-                " spherical"
-            )
-        return SampledProfile(step, given["sampling_rate"], Adjacency(given["adjacency"]))
-    if name == "composed":
-        return ComposedProfile(
-            tuple((profile_from_dict(p["profile"]), p["count"]) for p in given["parts"])
-        )
-    raise InvalidMechanism(
-        f"profile {name!r} is unknown; use gaussian, spherical, sampled or composed"
+def _spherical_from_dict(configuration: Json) -> SphericalProfile:
+    return SphericalProfile(
+        dimension=configuration["dimension"],
+        law=radial_law_from_dict(configuration["radius"]),
+        sensitivity=configuration["sensitivity"],
     )
+
+
+def _sampled_from_dict(configuration: Json) -> SampledProfile:
+    step = profile_from_dict(configuration["step"])
+    if not isinstance(step, (GaussianProfile, SphericalProfile)):
+        raise InvalidMechanism(
+            f"a sampled step of kind {configuration['step']['name']!r} is unknown; use gaussian or"
+            " spherical"
+        )
+    adjacency = Adjacency(configuration["adjacency"])
+    return SampledProfile(step, configuration["sampling_rate"], adjacency)
+
+
+def _composed_from_dict(configuration: Json) -> ComposedProfile:
+    parts = configuration["parts"]
+    return ComposedProfile(
+        tuple((profile_from_dict(part["profile"]), part["count"]) for part in parts)
+    )
+
+
+_FROM_DICT: dict[str, Callable[[Json], PrivacyProfile]] = {
+    "gaussian": lambda configuration: GaussianProfile(configuration["mu"]),
+    "spherical": _spherical_from_dict,
+    "sampled": _sampled_from_dict,
+    "composed": _composed_from_dict,
+}
+
+
+def profile_from_dict(description: Json) -> PrivacyProfile:
+    """Return the profile that ``to_dict`` wrote; floats survive JSON exactly."""
+    name = description["name"]
+    if name not in _FROM_DICT:
+        raise InvalidMechanism(f"profile {name!r} is unknown; use {', '.join(_FROM_DICT)}")
+    return _FROM_DICT[name](description["configuration"])

@@ -16,11 +16,11 @@ but for an event of probability at most the sum of the delta0: mu^2 and delta0 a
 bound both directions of a pair of neighbours, and both sides follow the same rule delta(-epsilon) =
 1 - e^-epsilon (1 - delta(epsilon)), so epsilon >= 0 suffices.
 
-The least mu is found without sampling error. A profile is convex in x = e^epsilon, so between two
-points it lies below their chord. G_mu minus a chord is convex in x too, with derivative -Phi(-mu/2
-- epsilon/mu) minus the chord's, so its least value lies where both agree, which is a closed
-formula: one check proves the bound on the whole interval. Beyond the last point the profile is at
-most delta0.
+The least mu is computed without sampling error. A profile is convex in x = e^epsilon, so between
+two points it lies below their chord. G_mu minus a chord is convex in x too, with derivative
+-Phi(-mu/2 - epsilon/mu) minus the chord's, so its least value lies where both agree, which is a
+closed formula: one check proves the bound on the whole interval. Beyond the last point the profile
+is at most delta0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from scipy import special
 
@@ -87,7 +86,7 @@ class Dominated:
 
 
 def dominating_gaussian(profile: PrivacyProfile, *, delta0: float) -> Dominated:
-    """The least charge of a release whose profile is this one, when ``delta0`` of it may be lost.
+    """Return the least charge of a release with this profile, when ``delta0`` of it may be lost.
 
     Guarantee: ``delta0 + (1 - delta0) G_mu`` lies above the profile at every epsilon. A Gaussian is
     charged its own mu and no delta0. Raises :class:`OutOfReach` where the profile stays above
@@ -101,7 +100,7 @@ def dominating_gaussian(profile: PrivacyProfile, *, delta0: float) -> Dominated:
 
 
 @functools.lru_cache(maxsize=4096)
-def _dominating(profile: Any, delta0: float) -> Dominated:
+def _dominating(profile: PrivacyProfile, delta0: float) -> Dominated:
     if isinstance(profile, GaussianProfile):
         return Dominated(profile.mu, 0.0)
     if isinstance(profile, SphericalProfile) and isinstance(

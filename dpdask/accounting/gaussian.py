@@ -50,7 +50,7 @@ def _one_minus_t_mills(
 
 
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
-    """The natural logarithm of the exact delta(epsilon); accurate to about 1e-13 absolute."""
+    """Return the natural logarithm of the exact delta(epsilon), accurate to about 1e-13."""
     x, h = epsilon / mu, mu / 2
     log_density = -0.5 * (x - h) ** 2 - _LOG_SQRT_2PI
     if h < 1:
@@ -75,14 +75,13 @@ class GaussianProfile:
     def __post_init__(self) -> None:
         if not (self.mu > 0 and math.isfinite(self.mu)):
             raise InvalidBudget(
-                f"mu={self.mu:g} is no Gaussian privacy parameter; it must be finite and > 0"
+                f"mu={self.mu:g} is not a valid Gaussian privacy parameter; it must be finite"
+                " and > 0"
             )
 
     @classmethod
     def meeting(cls, budget: PrivacyBudget) -> GaussianProfile:
-        """The largest mu whose profile honours ``budget``, taken from the private end of its
-        bracket.
-        """
+        """Return the largest mu whose profile meets ``budget``, on the conservative side."""
         target = math.log(budget.delta) + math.log1p(-CALIBRATION_SLACK)
         low = high = math.log(max(budget.delta, 1e-300)) if budget.delta > 1e-3 else 0.0
 

@@ -1,4 +1,4 @@
-"""Radial laws: how far spherical noise ``n = R v`` reaches, v uniform on the unit sphere of R^M.
+"""Radial laws: the distribution of R in spherical noise ``n = R v``, v a uniform direction in R^M.
 
 A law is a frozen value that knows the distribution of R and the shape of the resulting density of
 n, a decreasing function exp(-g(r)) of the radius. It works in logarithms of radii, ``y = ln(r /
@@ -14,10 +14,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy import special
 
 from dpdask.types import Floats, Json
 
-__all__ = ["RADIAL_LAWS", "Chi", "Floats", "Gamma", "HalfNormal", "RadialLaw", "gamma_ratio"]
+__all__ = [
+    "RADIAL_LAWS",
+    "Chi",
+    "Floats",
+    "Gamma",
+    "HalfNormal",
+    "RadialLaw",
+    "gamma_ratio",
+    "radial_law_from_dict",
+]
 
 
 def gamma_ratio(n: float) -> float:
@@ -83,12 +93,16 @@ class RadialLaw(abc.ABC):
     def misalignment(
         self, y: Floats, t: Floats, c1: Floats, epsilon: float, sensitivity: float, dimension: int
     ) -> Floats:
-        """1 - c1, the room left between the cosine of loss epsilon and 1; t is sensitivity / r."""
+        """1 - c1: how far the cosine of loss epsilon lies below 1; t is sensitivity / r."""
         return 1 - c1
 
     @abc.abstractmethod
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """ln E[(R / scale)^(2 order)]."""
+
+    @abc.abstractmethod
+    def quantile(self, probability: float, dimension: int) -> float:
+        """The radius that R stays below with ``probability``, in floating point."""
 
     def to_dict(self) -> Json:
         """``{"name": ..., "configuration": {"scale": ...}}``."""
@@ -151,6 +165,10 @@ class HalfNormal(RadialLaw):
         """E z^(2k) = (2k - 1)!!."""
         return sum(math.log(j) for j in range(1, 2 * order, 2))
 
+    def quantile(self, probability: float, dimension: int) -> float:
+        """By the inverse error function."""
+        return self.scale * float(special.erfinv(probability)) * math.sqrt(2)
+
 
 @dataclass(frozen=True, slots=True)
 class Chi(RadialLaw):
@@ -182,6 +200,10 @@ class Chi(RadialLaw):
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """E chi_M^(2k) = M (M + 2) ... (M + 2k - 2)."""
         return sum(math.log(dimension + 2 * j) for j in range(order))
+
+    def quantile(self, probability: float, dimension: int) -> float:
+        """R^2 / (2 scale^2) has a gamma distribution."""
+        return self.scale * math.sqrt(2 * float(special.gammaincinv(dimension / 2, probability)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +240,21 @@ class Gamma(RadialLaw):
         """(1 - epsilon scale / s)(2 + t + epsilon scale / r)/2: exact up to the largest loss, s /
         scale.
         """
-        room = max(0.0, 1 - epsilon * self.scale / sensitivity)
-        return room * (2 + t + epsilon / dimension * np.exp(np.minimum(-y, 700.0))) / 2
+        share = max(0.0, 1 - epsilon * self.scale / sensitivity)
+        return share * (2 + t + epsilon / dimension * np.exp(np.minimum(-y, 700.0))) / 2
 
     def log_raw_moment(self, order: int, dimension: int) -> float:
         """E R^(2k) = M (M + 1) ... (M + 2k - 1)."""
         return sum(math.log(dimension + j) for j in range(2 * order))
 
+    def quantile(self, probability: float, dimension: int) -> float:
+        """R / scale has a gamma distribution."""
+        return self.scale * float(special.gammaincinv(dimension, probability))
+
 
 RADIAL_LAWS: dict[str, type[RadialLaw]] = {law.name: law for law in (HalfNormal, Chi, Gamma)}
+
+
+def radial_law_from_dict(description: Json) -> RadialLaw:
+    """Return the distribution that :meth:`RadialLaw.to_dict` wrote."""
+    return RADIAL_LAWS[description["name"]](description["configuration"]["scale"])

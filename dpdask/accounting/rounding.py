@@ -21,15 +21,16 @@ CALIBRATION_SLACK = 5e-10
 
 
 def round_up_delta(log_delta: float) -> float:
-    """exp(``log_delta``) enlarged by the stated numerical error, never above 1."""
+    """Return exp(``log_delta``) enlarged by the stated numerical error, never above 1."""
     if log_delta == -math.inf:
         return 0.0
     return min(1.0, max(math.exp(log_delta) * (1 + DELTA_SLACK), 5e-324))
 
 
 def smallest_epsilon(log_delta_of: Callable[[float], float], log_delta: float) -> float:
-    """The smallest epsilon >= 0 with ``log_delta_of(epsilon) <= log_delta``, at the private end of
-    its bracket.
+    """Return the smallest epsilon >= 0 with ``log_delta_of(epsilon) <= log_delta``, rounded up.
+
+    Guarantee: the conservative side of the root, never below it.
 
     ``log_delta_of`` is non-increasing. Infinite when no epsilon up to 1e15 suffices. The numerical
     error of the curve is taken off the target first.

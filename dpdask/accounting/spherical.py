@@ -14,7 +14,7 @@ density the ball of radius s is covered by
 
 The cosine is integrated in ``u`` with ``c^2 = 1 - e^(-u^2/(M-1))``, in which its density is the
 standard normal one times the smooth factor k(w) = w / sqrt(1 - e^(-w^2)), w = u / sqrt(M-1); so M =
-1e12 is no harder than M = 3.
+1e12 is as easy as M = 3.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class SphericalProfile:
             )
         for name, value in (("scale", self.law.scale), ("sensitivity", self.sensitivity)):
             if not (value > 0 and math.isfinite(value)):
-                raise InvalidBudget(f"{name}={value:g} is no size; it must be finite and > 0")
+                raise InvalidBudget(
+                    f"{name}={value:g} is not a valid size; it must be finite and > 0"
+                )
 
     def _threshold(self, y: Floats, epsilon: float) -> tuple[Floats, Floats, Floats, Floats]:
         """The cosine c1 at which the loss reaches epsilon, 1 - c1, its zeta, and the growth of q^2
@@ -115,25 +117,26 @@ class SphericalProfile:
                 np.exp(np.minimum(zeta - log_t, 709.0)) - 1 / t,
             )
         c1 = 0.5 * (z_over_t - t)
-        room = self.law.misalignment(y, t, c1, epsilon, self.sensitivity, self.dimension)
-        return c1, room, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
+        gap_to_one = self.law.misalignment(y, t, c1, epsilon, self.sensitivity, self.dimension)
+        return c1, gap_to_one, zeta, 2 * np.exp(np.minimum(log_t - zeta, 700.0))
 
     def _log_conditional(self, y: Floats, epsilon: float) -> Floats:
-        """ln of the conditional delta given the radius exp(y) * centre; -inf where the loss stays
-        below epsilon.
+        """Return ln of the conditional delta at the radius exp(y) * centre.
+
+        It is -inf where the loss stays below epsilon.
         """
         n = self.dimension - 1
         root_n = math.sqrt(n)
-        c1, room, zeta, base = self._threshold(y, epsilon)
+        c1, gap_to_one, zeta, base = self._threshold(y, epsilon)
         result = np.full(y.shape, -np.inf)
-        live = room > 0
+        live = gap_to_one > 0
         if not np.any(live):
             return result
-        y, zeta, c1, room, base = y[live], zeta[live], c1[live], room[live], base[live]
-        inside = room < 2
+        y, zeta, c1, gap_to_one, base = y[live], zeta[live], c1[live], gap_to_one[live], base[live]
+        inside = gap_to_one < 2
         c1_in = np.where(inside, c1, 0.0)
         # -ln(1 - c1^2), from whichever of c1 and 1 - c1 carries the digits
-        near_one = np.where(inside, room, 1.0)
+        near_one = np.where(inside, gap_to_one, 1.0)
         w1_squared = np.where(
             near_one < 0.5,
             -np.log(near_one * (2 - near_one)),
@@ -155,31 +158,44 @@ class SphericalProfile:
         )
         weight = np.exp(-start[:, None] * v - v * v / 2) * _smooth_factor(u / root_n) * _LINE_WEIGHT
         total = width * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
-        # From u1 < 0 up to 0.
         left = np.flatnonzero(~right)
         if left.size:
-            begin = np.maximum(u1[left], -_FAR)
-            exact = (u1[left] >= -_FAR)[:, None]
-            v = -begin[:, None] * _UNIT
-            u = begin[:, None] * _UNIT[::-1]
-            c = np.sqrt(-np.expm1(-((u / root_n) ** 2)))
-            edge = np.abs(c1[left])[:, None]
-            fall = np.exp(-w1_squared[left])[:, None] * np.expm1(
-                np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0)
+            total[left] += self._below_zero(
+                u1[left], c1[left], w1_squared[left], y[left], zeta[left], base[left]
             )
-            gap = np.where(exact, fall / np.maximum(edge + c, 1e-300), edge - c)
-            loss = self.law.further_loss(
-                y[left][:, None],
-                zeta[left][:, None],
-                _growth_ratio(base[left][:, None], gap),
-                self.dimension,
-            )
-            weight = np.exp(-u * u / 2) * _smooth_factor(u / root_n) * _UNIT_WEIGHT
-            total[left] += -begin * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
         with np.errstate(divide="ignore"):
             scaled = np.log(total) - start**2 / 2
         result[live] = scaled + math.log(gamma_ratio(n / 2)) - 0.5 * math.log(2 * math.pi)
         return result
+
+    def _below_zero(
+        self,
+        u1: Floats,
+        c1: Floats,
+        w1_squared: Floats,
+        y: Floats,
+        zeta: Floats,
+        base: Floats,
+    ) -> Floats:
+        """Return the part of the integral from u1 < 0 up to 0."""
+        n = self.dimension - 1
+        root_n = math.sqrt(n)
+        begin = np.maximum(u1, -_FAR)
+        exact = (u1 >= -_FAR)[:, None]
+        v = -begin[:, None] * _UNIT
+        u = begin[:, None] * _UNIT[::-1]
+        c = np.sqrt(-np.expm1(-((u / root_n) ** 2)))
+        edge = np.abs(c1)[:, None]
+        fall = np.exp(-w1_squared)[:, None] * np.expm1(
+            np.where(exact, (2 * -begin[:, None] * v - v * v) / n, 0.0)
+        )
+        gap = np.where(exact, fall / np.maximum(edge + c, 1e-300), edge - c)
+        loss = self.law.further_loss(
+            y[:, None], zeta[:, None], _growth_ratio(base[:, None], gap), self.dimension
+        )
+        weight = np.exp(-u * u / 2) * _smooth_factor(u / root_n) * _UNIT_WEIGHT
+        part: Floats = -begin * np.sum(weight * -np.expm1(-np.maximum(loss, 0.0)), axis=1)
+        return part
 
     def _log_integrand(self, y: Floats, epsilon: float) -> Floats:
         return self.law.log_density(y, self.dimension) + self._log_conditional(y, epsilon)
@@ -227,10 +243,10 @@ class SphericalProfile:
         """Where the integrand is not smooth: c1 crosses 1 (the largest loss meets epsilon) or -1
         (the least one does).
         """
-        found = []
-        room = self._threshold(scan, epsilon)[1]
+        crossings = []
+        gap_to_one = self._threshold(scan, epsilon)[1]
         for level in (0.0, 2.0):
-            above = room > level
+            above = gap_to_one > level
             for i in np.flatnonzero(above[1:] != above[:-1]):
                 low, high = float(scan[i]), float(scan[i + 1])
                 for _ in range(12):
@@ -240,8 +256,8 @@ class SphericalProfile:
                     if first == 0:
                         break
                     low, high = float(y[first - 1]), float(y[first])
-                found.append((low + high) / 2)
-        return found
+                crossings.append((low + high) / 2)
+        return crossings
 
     def log_delta(self, epsilon: float) -> float:
         """ln delta(epsilon) by adaptive quadrature over the radius; relative error of delta below

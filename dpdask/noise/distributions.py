@@ -1,20 +1,20 @@
-"""Noise shapes: three frozen, serialisable values that say which noise to add, and how large it
-will be.
+"""Noise distributions: three frozen, serialisable values that say which noise to add.
 
-The loss of a release is ``L = ||noise||^2``. Each shape knows E[L] and the two stability figures of
-the R1SMG paper (section 6): kurtosis E[L^4]/E[L^2]^2 and skewness E[L^3]/E[L^2]^(3/2), both of raw
-moments.
+The loss of a release is ``L = ||noise||^2``. Each distribution knows E[L] and the two stability
+figures of the R1SMG paper (section 6): kurtosis E[L^4]/E[L^2]^2 and skewness E[L^3]/E[L^2]^(3/2),
+both of raw moments.
 """
 
 from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from dpdask.accounting.radial import RADIAL_LAWS, RadialLaw
+from dpdask.accounting.radial import RadialLaw, radial_law_from_dict
 from dpdask.errors import InvalidNoise
 from dpdask.noise.factors import Factor, Floats, factor_from_dict
 from dpdask.types import Json
@@ -94,7 +94,8 @@ class IidNoise(Noise):
         object.__setattr__(self, "shape", _check_shape(self.shape))
         if not 1e-150 <= self.sigma <= 1e150:
             raise InvalidNoise(
-                f"sigma={self.sigma:g} is no noise; it must be finite and > 0 (1e-150 to 1e150)"
+                f"sigma={self.sigma:g} is not a valid noise scale; it must be finite and > 0"
+                " (1e-150 to 1e150)"
             )
 
     @property
@@ -173,8 +174,8 @@ class KroneckerNoise(Noise):
 
 def _relative_power_sum(factor: Factor, t: int) -> float:
     """tr(Sigma^t) / tr(Sigma)^t, computed on a rescaled factor so that no power overflows."""
-    unit = factor.times(1 / math.sqrt(factor.power_sum(2) / factor.size))
-    return unit.power_sum(2 * t) / float(factor.size) ** t
+    rescaled = factor.times(1 / math.sqrt(factor.power_sum(2) / factor.size))
+    return rescaled.power_sum(2 * t) / float(factor.size) ** t
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +216,29 @@ class SphericalNoise(Noise):
         }
 
 
+def _iid_from_dict(configuration: Json) -> IidNoise:
+    return IidNoise(tuple(configuration["shape"]), configuration["sigma"])
+
+
+def _kronecker_from_dict(configuration: Json) -> KroneckerNoise:
+    return KroneckerNoise(tuple(factor_from_dict(factor) for factor in configuration["factors"]))
+
+
+def _spherical_from_dict(configuration: Json) -> SphericalNoise:
+    law = radial_law_from_dict(configuration["radius"])
+    return SphericalNoise(tuple(configuration["shape"]), law)
+
+
+_FROM_DICT: dict[str, Callable[[Json], Noise]] = {
+    "iid": _iid_from_dict,
+    "kronecker": _kronecker_from_dict,
+    "spherical": _spherical_from_dict,
+}
+
+
 def noise_from_dict(description: Json) -> Noise:
-    """The noise that ``describe`` wrote."""
-    name, given = description["name"], description["configuration"]
-    if name == "iid":
-        return IidNoise(tuple(given["shape"]), given["sigma"])
-    if name == "kronecker":
-        return KroneckerNoise(tuple(factor_from_dict(factor) for factor in given["factors"]))
-    if name == "spherical":
-        law = RADIAL_LAWS[given["radius"]["name"]](given["radius"]["configuration"]["scale"])
-        return SphericalNoise(tuple(given["shape"]), law)
-    raise InvalidNoise(f"noise {name!r} is unknown; use iid, kronecker or spherical")
+    """Return the noise that :meth:`Noise.to_dict` wrote."""
+    name = description["name"]
+    if name not in _FROM_DICT:
+        raise InvalidNoise(f"noise {name!r} is unknown; use {', '.join(_FROM_DICT)}")
+    return _FROM_DICT[name](description["configuration"])

@@ -10,7 +10,7 @@ smallest singular value and its longest whitened axis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -33,27 +33,42 @@ __all__ = [
 ]
 
 
+def _scaled_from_dict(configuration: Json) -> Factor:
+    return ScaledIdentity(configuration["size"], configuration.get("scale", 1.0))
+
+
+def _low_rank_from_dict(configuration: Json) -> Factor:
+    base, scales = configuration["base"], configuration["scales"]
+    return LowRankFactor(base, configuration["directions"], scales)
+
+
+_FROM_DICT: dict[str, Callable[[Json], Factor]] = {
+    "identity": _scaled_from_dict,
+    "scaled": _scaled_from_dict,
+    "diagonal": lambda configuration: DiagonalFactor(configuration["scales"]),
+    "dense": lambda configuration: DenseFactor(configuration["matrix"]),
+    "low-rank": _low_rank_from_dict,
+}
+
+
 def factor_from_dict(description: Json) -> Factor:
-    """The factor that ``describe`` wrote."""
-    name, given = description["name"], description["configuration"]
-    if name in ("identity", "scaled"):
-        return ScaledIdentity(given["size"], given.get("scale", 1.0))
-    if name == "diagonal":
-        return DiagonalFactor(given["scales"])
-    if name == "dense":
-        return DenseFactor(given["matrix"])
-    if name == "low-rank":
-        return LowRankFactor(given["base"], given["directions"], given["scales"])
-    raise InvalidNoise(
-        f"factor {name!r} is unknown; use identity, scaled, diagonal, dense or low-rank"
-    )
+    """Return the factor that :meth:`Factor.to_dict` wrote."""
+    name = description["name"]
+    if name not in _FROM_DICT:
+        raise InvalidNoise(f"factor {name!r} is unknown; use {', '.join(_FROM_DICT)}")
+    return _FROM_DICT[name](description["configuration"])
 
 
 def along_directions(
     size: int, directions: Floats | None, scales: Sequence[float] | Floats, rest: float | None
 ) -> Factor:
-    """The symmetric factor with ``scales`` along ``directions`` (None: the standard basis) and
-    ``rest`` elsewhere.
+    """Return the symmetric factor with ``scales`` along ``directions`` and ``rest`` elsewhere.
+
+    Args:
+        size: The length of the mode.
+        directions: Orthonormal columns; None for the standard basis.
+        scales: One scale per direction.
+        rest: The scale of everything orthogonal to the directions; None where nothing is.
     """
     values = np.asarray(scales, dtype=np.float64)
     if directions is None:

@@ -1,6 +1,4 @@
-"""What one worker holds at most: a task per thread, and what waits on the worker for the tasks to
-come.
-"""
+"""What one worker holds at most: a task per thread, and what waits for later tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _BASE = 380 * 10**6
 
 
 def worker_bytes(plan: ReleasePlan) -> int:
-    """The peak memory of one worker."""
+    """Return the peak memory of one worker, in bytes."""
     components = [plan.data] if plan.directions is None else [plan.directions, plan.data]
     return _BASE + max(
         _waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components
@@ -28,7 +26,7 @@ def worker_bytes(plan: ReleasePlan) -> int:
 
 
 def _task_bytes(plan: ReleasePlan, component: Component) -> int:
-    """The largest task: a tile, a piece of a pass over the source, or a partial sum."""
+    """Return the bytes of the largest task: a tile, a part of the source, or a partial sum."""
     source, query = plan.source, component.query
     tile = tile_bytes(plan, component) + _padding_bytes(plan)
     if not isinstance(query, SummedQuery):
@@ -40,16 +38,14 @@ def _task_bytes(plan: ReleasePlan, component: Component) -> int:
 
 
 def _padding_bytes(plan: ReleasePlan) -> int:
-    """What a write unit that reaches beyond the result takes in memory: it is stored whole, as it
-    is and encoded.
-    """
+    """Return the bytes of a write chunk that reaches beyond the result, plain and encoded."""
     layout = plan.layout
     beyond = any(u > n for u, n in zip(layout.write_chunk, layout.shape, strict=True))
     return 2 * layout.write_chunk_bytes if beyond else 0
 
 
 def _waiting(plan: ReleasePlan, component: Component) -> int:
-    """Clip factors, exact answers, and partial sums of one tile that are not added up yet."""
+    """Return the bytes of clip factors, exact answers, and partial sums of one tile."""
     query = component.query
     waiting = 0
     axis = None if query.bound is None else query.bound.record_axis

@@ -1,6 +1,4 @@
-"""What a plan is: the parts that are decided before a release is charged, and what follows from
-them.
-"""
+"""What a plan is: all that is decided before a release is charged, and what follows from it."""
 
 from __future__ import annotations
 
@@ -133,7 +131,8 @@ class ReleasePlan:
         whom = "what the caller declares" if query.bound is None else "the whole tensor"
         if axis is not None:
             whom = _records(query.source_shape[axis], query.source_shape, axis)
-        return f"{whom} ({query.sensitivity.adjacency}, at most {query.max_contributions} per unit)"
+        most = f"at most {query.max_contributions} per unit"
+        return f"{whom} ({query.sensitivity.adjacency}, {most})"
 
     def to_dict(self) -> Json:
         """The plan for people and programs who may see the source."""

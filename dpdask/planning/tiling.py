@@ -1,6 +1,6 @@
-"""Tiles: the pieces a release is written in, fixed by the plan and by nothing that happens later.
+"""Tiles: the parts in which a release is written, fixed by the plan alone.
 
-A tile is one write unit of the output, or, along axes that the noise mixes, a whole row of them.
+A tile is one write chunk of the output, or, along axes that the noise mixes, a whole row of them.
 Its index names its stream of noise, so the number of workers, the size of tasks and the chunks of
 the source never change a byte. A symmetric answer has tiles on and above its diagonal; each also
 writes its mirror image.
@@ -23,8 +23,13 @@ Index = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """The tiles of an array of ``shape`` written in units of ``unit``; ``spanned`` axes are whole
-    in every tile.
+    """The tiles of an array.
+
+    Args:
+        shape: The shape of the array.
+        write_chunk: The shape of what one object of the output holds.
+        spanned: The axes that every tile holds whole.
+        symmetric: Whether the array equals its transpose.
     """
 
     shape: tuple[int, ...]
@@ -51,22 +56,22 @@ class Tiling:
         return math.prod(self.counts)
 
     def indices(self) -> Iterator[Index]:
-        """All tiles in C order."""
+        """Yield all tiles in C order."""
         for index in np.ndindex(*self.counts):
             if not self.symmetric or index[0] <= index[1]:
                 yield index
 
     def box(self, index: Index) -> Region:
-        """The region of a tile."""
+        """Return the region of a tile."""
         return tuple(
             slice(i * e, min((i + 1) * e, n))
             for i, e, n in zip(index, self.extent, self.shape, strict=True)
         )
 
     def write_chunks(self, index: Index) -> Iterator[tuple[Index, Region]]:
-        """The write units of a tile, each with its region relative to the tile."""
+        """Yield the write chunks of a tile, each with its region relative to the tile."""
         box = self.box(index)
-        if not self.spanned:  # a tile is a unit
+        if not self.spanned:  # a tile is a write chunk
             yield index, tuple(slice(0, part.stop - part.start) for part in box)
             return
         spans = [
@@ -74,22 +79,22 @@ class Tiling:
             for part, u in zip(box, self.write_chunk, strict=True)
         ]
         for offset in np.ndindex(*(len(span) for span in spans)):
-            found = tuple(span[o] for span, o in zip(spans, offset, strict=True))
+            chunk = tuple(span[o] for span, o in zip(spans, offset, strict=True))
             inner = tuple(
                 slice(i * u - part.start, min((i + 1) * u, part.stop) - part.start)
-                for i, u, part in zip(found, self.write_chunk, box, strict=True)
+                for i, u, part in zip(chunk, self.write_chunk, box, strict=True)
             )
-            yield found, inner
+            yield chunk, inner
 
     def owned(self, index: Index) -> Iterator[Index]:
-        """Every write unit that a tile writes, its mirror image included."""
+        """Yield every write chunk that a tile writes, its mirror image included."""
         for write_chunk, _ in self.write_chunks(index):
             yield write_chunk
             if self.symmetric and write_chunk[0] != write_chunk[1] and index[0] != index[1]:
                 yield write_chunk[::-1]
 
     def sizes(self) -> list[int]:
-        """The number of entries of every tile, in the order of :meth:`indices`."""
+        """Return the number of entries of every tile, in the order of :meth:`indices`."""
         return [
             math.prod(part.stop - part.start for part in self.box(index))
             for index in self.indices()

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from dpdask.accounting.radial import Chi, Gamma, HalfNormal, RadialLaw
+from dpdask.accounting.radial import RadialLaw
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import ReleaseKey, TileStream
-from dpdask.noise.factors import Floats
+from dpdask.types import Floats
 
 __all__ = ["chunk_radii"]
 
@@ -31,7 +31,15 @@ def chunk_radii(
     law: RadialLaw,
     chunk_sizes: Sequence[int],
 ) -> Floats:
-    """The norm of the noise of every chunk; their squares sum to R^2."""
+    """Return the norm of the noise of every chunk; their squares sum to R^2.
+
+    Args:
+        key: The release key.
+        fingerprint: What the noise is drawn for.
+        component: The name of the component.
+        law: The distribution of the radius R.
+        chunk_sizes: How many entries every chunk holds.
+    """
     sizes = np.asarray(chunk_sizes, dtype=np.float64)
     if sizes.ndim != 1 or not sizes.size or np.any(sizes < 1):
         raise InvalidNoise(
@@ -46,12 +54,12 @@ def chunk_radii(
     drawn = _uniforms(
         key.tile(fingerprint=fingerprint, component=f"{component}/radius", index=()), 2
     )[0]
-    radius = _radius(law, float(drawn), int(np.sum(sizes)))
+    radius = law.quantile(float(drawn), int(np.sum(sizes)))
     return np.asarray(radius * np.sqrt(shares / math.fsum(shares)), dtype=np.float64)
 
 
 def _uniforms(stream: TileStream, count: int) -> Floats:
-    """Uniforms at the middles of 2^52 intervals of (0, 1)."""
+    """Return uniforms at the middles of 2^52 intervals of (0, 1)."""
     buffer = np.empty(min(32768, count + count % 2), np.uint64)
     refill = stream.filler(0, buffer)
     words = np.empty(count, np.uint64)
@@ -59,14 +67,3 @@ def _uniforms(stream: TileStream, count: int) -> Floats:
         refill()
         words[first : first + buffer.size] = buffer[: count - first]
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-
-
-def _radius(law: RadialLaw, u: float, dimension: int) -> float:
-    """The u-quantile of the radius."""
-    if isinstance(law, HalfNormal):
-        return law.scale * float(special.erfinv(u)) * math.sqrt(2)
-    if isinstance(law, Chi):
-        return law.scale * math.sqrt(2 * float(special.gammaincinv(dimension / 2, u)))
-    if isinstance(law, Gamma):
-        return law.scale * float(special.gammaincinv(dimension, u))
-    raise InvalidNoise(f"radial law {law.name!r} has no sampler; use half-normal, chi or gamma")

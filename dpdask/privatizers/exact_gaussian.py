@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import mpmath
 import numba
@@ -164,7 +164,7 @@ def find_undecided(words, steps_per_sigma, inner, outer, pairs):
     """Write the numbers of the pairs of one block that do need the exact path into ``pairs``;
     return how many.
     """
-    found = 0
+    count = 0
     for j in range(HALF):
         _, _, far, minus_log = _pair(words[j], words[HALF + j], steps_per_sigma)
         wide = (minus_log < INNER_LOW) | (minus_log > INNER_HIGH)
@@ -174,9 +174,9 @@ def find_undecided(words, steps_per_sigma, inner, outer, pairs):
             | (minus_log < OUTER_LOW)
             | (minus_log > OUTER_HIGH)
         ):
-            pairs[found] = j
-            found += 1
-    return found
+            pairs[count] = j
+            count += 1
+    return count
 
 
 def check_steps_per_sigma(steps_per_sigma: float) -> float:
@@ -194,17 +194,15 @@ def check_steps_per_sigma(steps_per_sigma: float) -> float:
 
 
 def thresholds(steps_per_sigma: float) -> tuple[float, float]:
-    """How far from its integer a draw may lie and still be decided, in the inner and in the outer
-    range.
-    """
+    """Return how far from its integer a draw may lie and still be decided, in both ranges."""
     return 0.5 - steps_per_sigma * INNER, 0.5 - steps_per_sigma * OUTER
 
 
 def undecided_pairs(words: Words, steps_per_sigma: float) -> list[int]:
-    """The numbers of the pairs of one block that need the exact path."""
+    """Return the numbers of the pairs of one block that need the exact path."""
     pairs = np.empty(HALF, np.int64)
-    found = find_undecided(words, steps_per_sigma, *thresholds(steps_per_sigma), pairs)
-    return [int(j) for j in pairs[:found]]
+    count = find_undecided(words, steps_per_sigma, *thresholds(steps_per_sigma), pairs)
+    return [int(j) for j in pairs[:count]]
 
 
 # mpmath memoises constants in module state, so one thread at a time takes the exact path.
@@ -215,11 +213,14 @@ _ONE_AT_A_TIME = threading.Lock()
 def exact_pair(
     stream: TileStream, pair: int, one: int, two: int, steps_per_sigma: float
 ) -> tuple[int, int]:
-    """The two integers of a pair of elements by rigorous intervals, with as many more bits as it
-    takes.
+    """Return the two integers of a pair by rigorous intervals, with as many more bits as it takes.
 
-    ``pair`` counts pairs over the whole tile and names the extra bits; ``one`` and ``two`` are its
-    two words.
+    Args:
+        stream: The random bytes of the tile.
+        pair: The number of the pair within the tile; it names the extra bits.
+        one: The word of the radius.
+        two: The word of the angle.
+        steps_per_sigma: The standard deviation of the integers.
     """
     more = 128
     while True:
@@ -228,16 +229,15 @@ def exact_pair(
         with _ONE_AT_A_TIME:
             rounded = _round_intervals(radius_bits, angle_bits, more, int(steps_per_sigma))
         if rounded is not None:
-            return -rounded[0] if two >> 63 & 1 else rounded[0], -rounded[
-                1
-            ] if two >> 62 & 1 else rounded[1]
+            first, second = rounded
+            return (-first if two >> 63 & 1 else first), (-second if two >> 62 & 1 else second)
         more *= 2
 
 
 def _round_intervals(
     radius_bits: int, angle_bits: int, more: int, steps_per_sigma: int
 ) -> tuple[int, int] | None:
-    """Both integers if the first 64 + ``more`` and 62 + ``more`` bits decide them, else None."""
+    """Return both integers if 64 + ``more`` and 62 + ``more`` bits decide them, else None."""
     if radius_bits == 0:
         return None
     iv = _INTERVALS
@@ -255,14 +255,24 @@ def _round_intervals(
     return None if first is None or second is None else (first, second)
 
 
-def _rounded(z: Any) -> int | None:
-    """The integer to which every point of the interval rounds, or None."""
+Endpoint: TypeAlias = tuple[int, int, int, int]
+"""mpmath's raw number: sign, mantissa, exponent, bits."""
+
+
+class Interval(Protocol):
+    """What we read of an interval of mpmath."""
+
+    _mpi_: tuple[Endpoint, Endpoint]
+
+
+def _rounded(z: Interval) -> int | None:
+    """Return the integer to which every point of the interval rounds, or None."""
     low, high = (_nearest(end) for end in z._mpi_)
     return low if low == high else None
 
 
-def _nearest(number: tuple[int, int, int, int]) -> int:
-    """floor(x + 1/2) of mpmath's raw (sign, mantissa, exponent, bits), in integers."""
+def _nearest(number: Endpoint) -> int:
+    """Return floor(x + 1/2) of mpmath's raw (sign, mantissa, exponent, bits), in integers."""
     sign, mantissa, exponent, _ = number
     signed = -int(mantissa) if sign else int(mantissa)
     if exponent >= 0:
@@ -271,7 +281,14 @@ def _nearest(number: tuple[int, int, int, int]) -> int:
 
 
 def exact_integers(stream: TileStream, steps_per_sigma: float, start: int, count: int) -> Integers:
-    """Elements ``start`` to ``start + count`` of the tile's integers, whatever the part."""
+    """Return elements ``start`` to ``start + count`` of the tile's integers.
+
+    Args:
+        stream: The random bytes of the tile.
+        steps_per_sigma: The standard deviation of the integers.
+        start: The number of the first element.
+        count: How many elements.
+    """
     steps_per_sigma = check_steps_per_sigma(steps_per_sigma)
     first_block, last_block = start // BLOCK, -(-(start + count) // BLOCK)
     result = np.empty((last_block - first_block) * BLOCK)

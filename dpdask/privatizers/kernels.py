@@ -1,7 +1,6 @@
-"""Compiled loops: draw a block of exact integers, combine it with the data while both are in the
-cache.
+"""Compiled loops: draw a block of exact integers, combine it with data that is in the cache.
 
-Every combination ends alike: integer answer + integer noise, cut to the grid's limit, times the
+Every combination ends alike: integer answer + integer noise, clamped to the grid's limit, times the
 step, cast to the output. For integer outputs the step is 1: the grid integers themselves. The order
 of operations is fixed, and a multiply-add is fused only where it is written so, so every machine
 writes the same bytes.
@@ -148,7 +147,7 @@ def over_blocks(combine):
     def run(words, x, out, first, start, stop, steps_per_sigma, inner, outer, flagged, params):
         z = np.empty(BLOCK)
         pairs = np.empty(BLOCK, np.int64)
-        found = 0
+        count = 0
         for b in range(words.size // BLOCK):
             at = first + b * BLOCK
             part = words[b * BLOCK : (b + 1) * BLOCK]
@@ -156,11 +155,11 @@ def over_blocks(combine):
                 fill_block(part, z, steps_per_sigma, outer) > 0
                 and find_undecided(part, steps_per_sigma, inner, outer, pairs) > 0
             ):
-                flagged[found] = b
-                found += 1
+                flagged[count] = b
+                count += 1
                 continue
             combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
-        return found
+        return count
 
     return run
 

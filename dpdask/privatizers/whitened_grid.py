@@ -8,6 +8,7 @@ whitening in floating point by what :func:`dpdask.noise.rounding.whitened_roundi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from dpdask.errors import InvalidMechanism, OutOfReach
 from dpdask.noise.distributions import KroneckerNoise
@@ -67,17 +68,8 @@ def whitened_privatizer(
     else:  # every record has that norm
         norm = largest * math.sqrt(moved_records(*unit))
     steps = _choose_steps(noise, largest, moved, mu, steps_per_sigma)
-
-    def cost(factors: KroneckerNoise) -> tuple[float, float]:
-        return whitened_rounding(
-            factors.factors,
-            steps_per_sigma=steps,
-            moved=moved,
-            norm=norm,
-            prior_rounding=bounds.prior_rounding,
-        )
-
-    rounding, floating = cost(noise)
+    grid = _WhitenedGrid(bounds, steps, moved, norm)
+    rounding, floating = grid.rounding(noise)
     if floating > _MOST_FLOATING * mu:
         raise OutOfReach(
             f"whitening entries of up to {largest:.3g} in floating point may increase the distance"
@@ -85,15 +77,7 @@ def whitened_privatizer(
             f" {_MOST_FLOATING:.0%} of mu={mu:.3g}; narrow the bounds, or mix fewer entries"
         )
     if rounding <= _MOST_GROWTH * mu:
-        growth = 1 / (1 - rounding / mu) * (1 + 1e-12)
-        while True:
-            grown = _times(noise, growth)
-            rounding, _ = cost(grown)
-            real = bounds.sensitivity.whitened(grown.factors) + rounding
-            if real <= mu * MU_TOLERANCE:
-                break
-            growth *= real / mu * (1 + 1e-12)
-        noise = grown
+        noise, rounding = grid.grow(noise, mu)
     else:
         mu = max(mu, bounds.sensitivity.whitened(noise.factors) + rounding)
     privatizer = KroneckerPrivatizer(
@@ -105,6 +89,38 @@ def whitened_privatizer(
         record_axis=bounds.record_axis,
     )
     return Discretized(privatizer=privatizer, mu=mu, rounding=rounding)
+
+
+@dataclass(frozen=True, slots=True)
+class _WhitenedGrid:
+    """A grid of whitened entries, of which ``moved`` can change, in an answer of norm ``norm``."""
+
+    bounds: AnswerBounds
+    steps_per_sigma: float
+    moved: int
+    norm: float
+
+    def rounding(self, noise: KroneckerNoise) -> tuple[float, float]:
+        """Return what rounding costs with this noise, and the part due to floating point."""
+        return whitened_rounding(
+            noise.factors,
+            steps_per_sigma=self.steps_per_sigma,
+            moved=self.moved,
+            norm=self.norm,
+            prior_rounding=self.bounds.prior_rounding,
+        )
+
+    def grow(self, noise: KroneckerNoise, mu: float) -> tuple[KroneckerNoise, float]:
+        """Return the noise, grown until it has ``mu`` with rounding included, and the rounding."""
+        rounding, _ = self.rounding(noise)
+        growth = 1 / (1 - rounding / mu) * (1 + 1e-12)
+        while True:
+            grown = _times(noise, growth)
+            rounding, _ = self.rounding(grown)
+            real = self.bounds.sensitivity.whitened(grown.factors) + rounding
+            if real <= mu * MU_TOLERANCE:
+                return grown, rounding
+            growth *= real / mu * (1 + 1e-12)
 
 
 def _times(noise: KroneckerNoise, scale: float) -> KroneckerNoise:

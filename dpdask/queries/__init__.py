@@ -11,6 +11,7 @@ from dpdask.queries.sums import Mean, Sum
 from dpdask.queries.verification import (
     QueryRules,
     RecordedAnswer,
+    is_registered,
     query_rules,
     register_query_rules,
     unregister_query_rules,
@@ -31,6 +32,7 @@ __all__ = [
     "RecordedAnswer",
     "Sum",
     "SummedQuery",
+    "is_registered",
     "query_rules",
     "register_query_rules",
     "unregister_query_rules",

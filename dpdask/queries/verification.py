@@ -22,6 +22,7 @@ __all__ = [
     "QueryRules",
     "RecordedAnswer",
     "holds_ranges",
+    "is_registered",
     "query_rules",
     "radius_of_ranges",
     "register_query_rules",
@@ -154,6 +155,11 @@ def register_query_rules(name: str, rules: QueryRules) -> None:
 def unregister_query_rules(name: str) -> None:
     """Forget a query: its releases can no longer be planned or verified."""
     _RULES.pop(name, None)
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a query of this name is known to verifiers."""
+    return name in _RULES
 
 
 def query_rules(name: str) -> QueryRules:

@@ -18,7 +18,7 @@ from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_dict
 from dpdask.planning.verified import verified_profile
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
-from dpdask.queries import RecordedAnswer, query_rules
+from dpdask.queries import RecordedAnswer, is_registered, query_rules
 from dpdask.releases.card import ReleaseCard
 from dpdask.sensitivity import Origin, sensitivity_from_dict
 from dpdask.types import Json
@@ -36,6 +36,9 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
     try:
         answers = _recorded_answers(card, noise)
         profile = _check_numbers(card, noise)
+        for answer in answers:
+            if not is_registered(answer.name):
+                raise answer.mismatch()
         _check_unit(card)
         for answer in answers:
             _check_sensitivity(answer, card)
@@ -116,11 +119,9 @@ def _check_unit(card: ReleaseCard) -> None:
     """Check that what the card says of the privacy unit and its bound is consistent."""
     sensitivity = sensitivity_from_dict(card.sensitivity.set)
     if not math.isclose(sensitivity.radius, card.sensitivity.l2, rel_tol=_CLOSE):
-        raise VerificationFailed("the sensitivity on the card is not that of its body")
+        raise VerificationFailed("the sensitivity on the card is not the radius of its set")
     if str(sensitivity.origin) != card.sensitivity.origin:
-        raise VerificationFailed(
-            "the origin of the sensitivity on the card is not that of its body"
-        )
+        raise VerificationFailed("the origin of the sensitivity on the card is not that of its set")
     unit = card.privacy_unit
     origin = query_rules(card.query["name"]).origins.get(unit.bound["kind"])
     enforced = origin is not Origin.DECLARED
@@ -130,22 +131,22 @@ def _check_unit(card: ReleaseCard) -> None:
         )
     one_record = unit.contributions == "one record per unit"
     if unit.max_contributions < 1 or (unit.max_contributions == 1) != one_record:
-        raise VerificationFailed("the card's records per unit contradict each other")
+        raise VerificationFailed("the card's records per privacy unit contradict each other")
 
 
 def _check_sensitivity(answer: RecordedAnswer, card: ReleaseCard) -> None:
     """Check that the sensitivity set covers what one privacy unit can change, by the bound."""
     if str(answer.sensitivity.adjacency) != card.privacy_unit.adjacency:
         raise VerificationFailed(
-            "the sensitivity on the card is for other neighbours than its unit"
+            "the sensitivity on the card is for other neighbours than its privacy unit"
         )
     if answer.sensitivity.radius < answer.rules.least_radius(answer) * (1 - 1e-12):
         raise VerificationFailed(
-            "the sensitivity on the card is smaller than what its bound lets one unit change"
+            "the sensitivity on the card is smaller than what its bound lets a privacy unit change"
         )
     if not answer.rules.covers(answer.sensitivity, answer):
         raise VerificationFailed(
-            "the body of differences on the card does not go with its query and unit"
+            "the sensitivity set on the card does not go with its query and privacy unit"
         )
 
 

@@ -140,18 +140,18 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "more records per unit": (
         lambda card: card["privacy_unit"].update(max_contributions=2),
-        "records per unit contradict",
+        "records per privacy unit contradict",
     ),
     "other neighbours": (
         lambda card: card["privacy_unit"].update(adjacency="add-remove-one"),
         "other neighbours",
     ),
-    "another query": (lambda card: card["query"].update(name="sum"), "body of differences"),
+    "another query": (lambda card: card["query"].update(name="sum"), "sensitivity set on the card"),
     "an unknown query": (lambda card: card["query"].update(name="median"), "does not go with"),
     "another shape": (lambda card: card["query"].update(answer_shape=[64, 9]), "another shape"),
     "no records per unit": (
         lambda card: card["privacy_unit"].update(max_contributions=0),
-        "records per unit|smaller than what",
+        "records per privacy unit|smaller than what",
     ),
     "a bound that was not enforced": (
         lambda card: card["privacy_unit"]["bound"].update(enforced=False),
@@ -226,5 +226,5 @@ def test_a_box_that_moves_its_width_to_another_feature_is_found(space: Workspace
         ]
 
     url = rewritten(space, spread)
-    with pytest.raises(VerificationFailed, match="does not go with its query and unit"):
+    with pytest.raises(VerificationFailed, match="does not go with its query and privacy unit"):
         verify_release(url)

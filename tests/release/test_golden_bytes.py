@@ -20,6 +20,7 @@ import pytest
 
 from dpdask.execution import driver
 from dpdask.planning import make_plan
+from dpdask.planning.verified import recorded_answer, rounding_in_sigmas
 from dpdask.spec import parse_release_spec
 from tests.release.conftest import Workspace, staged_bytes
 
@@ -149,6 +150,17 @@ def _source(space: Workspace) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_a_verifier_computes_the_rounding_that_the_noise_grew_for(
+    space: Workspace, case: str
+) -> None:
+    _source(space)
+    plan = make_plan(parse_release_spec(space.spec(**{"publish": {"chunks": None}, **CASES[case]})))
+    recorded = recorded_answer(plan.data, plan.spec.composition.steps)
+    planned = plan.data.discretized.rounding
+    assert rounding_in_sigmas(recorded) == pytest.approx(planned, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_released_bytes_are_those_of_the_golden_file(space: Workspace, case: str) -> None:
     _source(space)
     assert digests(space, case) == json.loads(GOLDEN.read_text())[case]
@@ -169,8 +181,8 @@ def write_golden() -> None:
     with tempfile.TemporaryDirectory() as folder:
         space = Workspace(Path(folder))
         _source(space)
-        found = {case: digests(space, case) for case in CASES}
-    GOLDEN.write_text(json.dumps(found, indent=2) + "\n")
+        golden = {case: digests(space, case) for case in CASES}
+    GOLDEN.write_text(json.dumps(golden, indent=2) + "\n")
 
 
 if __name__ == "__main__":

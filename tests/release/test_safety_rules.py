@@ -150,7 +150,7 @@ def test_rule_8_secrets_are_arguments_never_fields(space: Workspace) -> None:
     )
     import pickle
 
-    with pytest.raises(TypeError, match="travelling"):
+    with pytest.raises(TypeError, match="to_transferable"):
         pickle.dumps(key)
 
 

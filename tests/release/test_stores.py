@@ -266,7 +266,7 @@ def change_card(space: Workspace, change: Any) -> None:
         (lambda card: card["noise"]["configuration"].update(sigma=0.1), "noise level"),
         (
             lambda card: card["sensitivity"]["set"]["configuration"].update(l2=9.0),
-            "not that of its body",
+            "not the radius of its set",
         ),
         (lambda card: card.update(extra=1), "schema at extra"),
         (lambda card: card.update(release="0" * 64), "does not know"),

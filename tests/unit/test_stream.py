@@ -52,7 +52,7 @@ def test_a_key_is_not_compared_hashed_copied_or_pickled_by_accident() -> None:
     with pytest.raises(TypeError):
         hash(key)
     for accident in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="travelling"):
+        with pytest.raises(TypeError, match="to_transferable"):
             accident(key)
     with pytest.raises(TypeError, match="derive it again"):
         pickle.dumps(tile(0))
