@@ -116,7 +116,7 @@ def check_output(layout: Layout, data: Component) -> None:
         spread = data.query.released_std(data.fitted.recipe.noise)
         if dtype == np.float32 and not 1e-30 < spread < 1e30:
             raise InvalidSpec(
-                f"noise of {spread:.3g} per entry is out of the range of float32; set"
+                f"noise of {spread:.3g} per entry is out of reach of float32; set"
                 " noise.output_dtype: float64"
             )
         return
