@@ -1,4 +1,4 @@
-"""What must fit before anything is spent: public parts, output numbers, memory, disk."""
+"""Checks before anything is spent: public attributes and coordinates, output type, memory, disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
 from dpdask.queries import Query
-from dpdask.spec.release import ReleaseSpec
+from dpdask.spec.release import ComputeSection, ReleaseSpec
 from dpdask.storage import CARD_ARRAYS, Layout, SourceArray
+from dpdask.types import Shape
 
 __all__ = [
     "check_memory",
@@ -21,32 +22,29 @@ __all__ = [
     "check_output",
     "check_public",
     "check_records",
-    "check_room",
+    "check_space",
 ]
 
-_LARGEST_COORDINATES = 2**30  # bytes
+_MOST_COORDINATE_BYTES = 2**30
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
 
 
 def check_no_placeholders(url: str) -> None:
-    """Refuse an output.url with a ``{...}`` that nothing fills in, which would become part of a
-    folder's name.
-    """
+    """Refuse an output.url with a placeholder that nothing fills in."""
     left = _PLACEHOLDER.findall(url)
     if left:
         raise InvalidSpec(
             f"output.url {url!r} holds {', '.join(left)}, which only a series ({{start}},"
-            f" {{stop}}) or a batch over a group"
-            " ({array}) fills in; run it as one, or write the whole name"
+            f" {{stop}}) or a batch over a group ({{array}}) fills in; run it as one, or write the"
+            " whole name"
         )
 
 
 def check_records(query: Query) -> None:
-    """A source without entries is one without records, and an answer only where their number is
-    private.
+    """Refuse a source without entries, unless it may be empty because it has no records.
 
-    There it must be one: a release of a single record does not fail, so failing on none would tell
-    them apart.
+    Where the number of records is private, no records must be as good as one: a release of one
+    record does not fail, so a failure would tell the two apart.
     """
     empty = [axis for axis, length in enumerate(query.source_shape) if length == 0]
     private = query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
@@ -54,21 +52,18 @@ def check_records(query: Query) -> None:
         return
     raise StoreError(
         f"the source has no entries along axis {empty[0]}, so query {query.name} under"
-        f" {query.sensitivity.adjacency} has no answer;"
-        " wait for records, or count or sum them under add-remove-one"
+        f" {query.sensitivity.adjacency} has no answer; wait for records, or count or sum them"
+        " under add-remove-one"
     )
 
 
 def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None:
-    """Attributes and coordinates that are to be copied exist, fit the result, and can be published
-    beside it.
-    """
+    """Check that attributes and coordinates exist, fit the result, and can be published with it."""
     source.attributes(spec.publish.attributes)
     if len(layout.shape) > 1 and layout.name in layout.dimension_names:
         raise InvalidSpec(
-            f"output.array {layout.name!r} is also the name of a dimension, which readers take"
-            " for its coordinate; rename one"
-            " of them, by output.array or publish.dimension_names"
+            f"output.array {layout.name!r} is also the name of a dimension, so readers take it for"
+            " the coordinate; rename one of them, by output.array or publish.dimension_names"
         )
     names = spec.publish.coordinates
     if CARD_ARRAYS in (layout.name, *names):
@@ -76,49 +71,44 @@ def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None
             f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another output.array"
             " or coordinate"
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidSpec(f"publish.coordinates: {twice[0]!r} is there twice; name it once")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidSpec(f"publish.coordinates: {repeated[0]!r} is there twice; name it once")
     if layout.name in names:
         raise StoreError(
             f"publish.coordinates: {layout.name!r} is the name of the released array; rename"
             " that by output.array, or drop it"
         )
-    room = _LARGEST_COORDINATES
+    total = 0
     for name in names:
         shape, dimensions, size = source.coordinate_schema(name)
         _check_coordinate(name, shape, dimensions, layout)
-        room -= size
-    if room < 0:
+        total += size
+    if total > _MOST_COORDINATE_BYTES:
         raise StoreError(
-            f"publish.coordinates hold {(_LARGEST_COORDINATES - room) / 1e9:.3g} GB, and are"
-            " copied whole: at most"
-            f" {_LARGEST_COORDINATES / 1e9:.3g} GB; drop the largest"
+            f"publish.coordinates hold {total / 1e9:.3g} GB, and are copied whole: at most"
+            f" {_MOST_COORDINATE_BYTES / 1e9:.3g} GB; drop the largest"
         )
 
 
-def _check_coordinate(
-    name: str, shape: tuple[int, ...], dimensions: tuple[str, ...], layout: Layout
-) -> None:
-    """A coordinate lies along dimensions of the result; one that is named after a dimension lies
-    along that alone.
+def _check_coordinate(name: str, shape: Shape, dimensions: tuple[str, ...], layout: Layout) -> None:
+    """Check that a coordinate lies along dimensions of the result.
+
+    One that is named after a dimension must lie along that dimension alone.
     """
     sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
-    fits = len(dimensions) == len(shape) and all(
-        sizes.get(d) == n for d, n in zip(dimensions, shape, strict=True)
-    )
+    fits = [sizes.get(dimension) for dimension in dimensions] == list(shape)
     if name in sizes and dimensions != (name,):
         fits = False
     if not fits:
         raise StoreError(
             f"publish.coordinates: {name!r} does not lie along the result's dimensions"
-            f" {list(layout.dimension_names)};"
-            " name them by publish.dimension_names or drop it"
+            f" {list(layout.dimension_names)}; name them by publish.dimension_names or drop it"
         )
 
 
 def check_output(layout: Layout, data: Component) -> None:
-    """The output's type holds every value that the noise can make."""
+    """Check that the output's type holds every value that the noise can produce."""
     dtype = np.dtype(layout.dtype)
     if dtype.kind == "f":
         spread = data.query.released_std(data.noise)
@@ -130,8 +120,8 @@ def check_output(layout: Layout, data: Component) -> None:
         return
     if data.privatizer.step is None:
         raise InvalidSpec(
-            f"noise.output_dtype: {dtype} needs one grid for all entries, which this noise has"
-            " not; use float64"
+            f"noise.output_dtype: {dtype} needs one grid for all entries, which this noise does"
+            " not have; use float64"
         )
     if data.query.symmetric:
         raise InvalidSpec(
@@ -142,51 +132,49 @@ def check_output(layout: Layout, data: Component) -> None:
     if limit > np.iinfo(dtype).max:
         raise InvalidSpec(
             f"noise.output_dtype: {dtype} cannot hold {limit:.3g} grid steps; use int64, float64"
-            " or a smaller"
-            " noise.steps_per_sigma"
+            " or a smaller noise.steps_per_sigma"
         )
 
 
 def check_memory(plan: ReleasePlan) -> None:
-    """A worker holds its tiles within what it is allowed."""
-    allowed = plan.spec.compute.memory
-    if allowed is None:
-        total = _machine_memory() if plan.spec.compute.cluster == "local" else None
-        allowed = None if total is None else int(0.8 * total / plan.spec.compute.workers)
-    wanted = worker_bytes(plan)
-    if allowed is not None and wanted > allowed:
-        wide = (
-            f" (the noise mixes axes {list(plan.data.tiling.spanned)}, which tiles hold whole)"
-            if plan.data.tiling.spanned
-            else ""
-        )
-        private = (
-            plan.data.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
-        )  # then no figure may depend on the number of records
-        figure = "" if private else f" {wanted / 1e9:.3g} GB,"
-        raise InvalidSpec(
-            f"for tiles of shape {plan.data.tiling.extent}{wide} and the chunks of its source a"
-            f" worker would hold{figure} more"
-            f" than the {allowed / 1e9:.3g} GB allowed; use smaller chunks, publish.chunks or"
-            " compute.task_size, fewer"
-            " compute.threads or more memory"
-        )
+    """Check that a worker holds its tiles within the memory it is allowed."""
+    allowed = _allowed_memory(plan.spec.compute)
+    needed = worker_bytes(plan)
+    if allowed is None or needed <= allowed:
+        return
+    tiling = plan.data.tiling
+    mixed = ""
+    if tiling.spanned:
+        mixed = f" (the noise mixes axes {list(tiling.spanned)}, which tiles hold whole)"
+    # Where the number of records is private, no published number may depend on it.
+    private_count = plan.data.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
+    size = "" if private_count else f" {needed / 1e9:.3g} GB,"
+    raise InvalidSpec(
+        f"for tiles of shape {tiling.extent}{mixed} and the chunks of its source a worker would"
+        f" hold{size} more than the {allowed / 1e9:.3g} GB allowed; use smaller chunks,"
+        " publish.chunks or compute.task_size, fewer compute.threads or more memory"
+    )
 
 
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _allowed_memory(compute: ComputeSection) -> int | None:
+    """Return the bytes that one worker may hold, None where they are not known."""
+    if compute.memory is not None:
+        return compute.memory
+    if compute.cluster != "local":
+        return None
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(0.8 * machine / compute.workers)
 
 
-def check_room(plan: ReleasePlan) -> None:
-    """The output can be written and its disk has the room."""
+def check_space(plan: ReleasePlan) -> None:
+    """Check that the output can be written and that its disk has enough space."""
     plan.output.check_writable()
     free = plan.output.free_bytes()
-    wanted = (
-        plan.layout.total_bytes if plan.layout.codec == "none" else plan.layout.total_bytes // 8
-    )
-    if free is not None and free < wanted + 2**20:
+    needed = plan.layout.total_bytes
+    if plan.layout.codec != "none":
+        needed //= 8
+    if free is not None and free < needed + 2**20:
         raise StoreError(
-            f"the output needs {wanted / 1e6:.4g} MB but its disk has {free / 1e6:.4g} MB left;"
-            " free some space or choose"
-            " another output.url"
+            f"the output needs {needed / 1e6:.4g} MB but its disk has {free / 1e6:.4g} MB left;"
+            " free some space or choose another output.url"
         )

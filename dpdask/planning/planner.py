@@ -20,7 +20,7 @@ from dpdask.planning.checks import (
     check_output,
     check_public,
     check_records,
-    check_room,
+    check_space,
 )
 from dpdask.planning.component import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
@@ -48,7 +48,7 @@ def make_plan(
         resuming: Whether the release has begun, so that its output may be there already.
 
     Returns:
-        The plan, with a forecast if a ledger is given.
+        The plan, with a forecast if there is a ledger.
 
     Raises:
         DpdaskError: If the release cannot be carried out. Nothing was spent.
@@ -81,7 +81,7 @@ def make_plan(
     )
     check_memory(plan)
     if not resuming:
-        check_room(plan)
+        check_space(plan)
     if ledger is None:
         return plan
     return dataclasses.replace(plan, forecast=_forecast(plan, ledger, occupied=occupied))

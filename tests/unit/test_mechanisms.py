@@ -119,11 +119,11 @@ def test_the_classic_gaussian_is_certified_below_epsilon_one(
     log_epsilon: float, log_delta: float
 ) -> None:
     budget = PrivacyBudget(epsilon=math.exp(log_epsilon), delta=math.exp(log_delta))
-    made = classic_gaussian(budget=budget, sensitivity=ball(2.0), shape=(4,))
+    calibration = classic_gaussian(budget=budget, sensitivity=ball(2.0), shape=(4,))
     best = analytic_gaussian(budget=budget, sensitivity=ball(2.0), shape=(4,))
     if budget.delta <= 0.1:  # the textbook proof needs a small delta
-        assert made.guarantee.certified
-        assert made.noise.expected_squared_loss > best.noise.expected_squared_loss
+        assert calibration.guarantee.certified
+        assert calibration.noise.expected_squared_loss > best.noise.expected_squared_loss
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -172,16 +172,16 @@ def test_directional_noise_is_never_worse_than_iid_on_the_same_box(
         sensitivity = RecordBox(
             shape=shape, record_axis=1, feature_axis=0, widths=tuple(widths), **PUBLIC
         )
-    made = directional(
+    calibration = directional(
         budget=BUDGET, sensitivity=sensitivity, shape=shape, weights=weights.tolist()
     )
     plain = analytic_gaussian(budget=BUDGET, sensitivity=sensitivity, shape=shape)
-    ours = float(np.dot(weights, made.noise.variances_along(0)))
+    ours = float(np.dot(weights, calibration.noise.variances_along(0)))
     theirs = float(np.sum(weights) * plain.noise.variances_along(0)[0])
     expected = np.dot(widths, np.sqrt(weights)) ** 2 / (np.sum(weights) * np.dot(widths, widths))
     assert ours <= theirs * (1 + 1e-9)
     assert math.isclose(ours / theirs, expected, rel_tol=1e-8)
-    assert made.guarantee.certified
+    assert calibration.guarantee.certified
 
 
 def test_directional_noise_beats_every_neighbouring_diagonal() -> None:
@@ -190,17 +190,18 @@ def test_directional_noise_beats_every_neighbouring_diagonal() -> None:
     """
     widths, weights, shape = (1.0, 3.0, 0.2), np.array([5.0, 1.0, 2.0]), (3, 4)
     sensitivity = RecordBox(shape=shape, record_axis=1, feature_axis=0, widths=widths, **PUBLIC)
-    made = directional(
+    calibration = directional(
         budget=BUDGET, sensitivity=sensitivity, shape=shape, weights=weights.tolist()
     )
-    assert isinstance(made.noise, KroneckerNoise)
-    best = float(np.dot(weights, made.noise.variances_along(0)))
-    scales = np.asarray(made.noise.factors[0].diagonal())
+    assert isinstance(calibration.noise, KroneckerNoise)
+    best = float(np.dot(weights, calibration.noise.variances_along(0)))
+    scales = np.asarray(calibration.noise.factors[0].diagonal())
     generator = np.random.default_rng(7)
     for _ in range(200):
         tried = scales * np.exp(generator.normal(0, 0.1, 3))
         tried *= (
-            sensitivity.whitened([DiagonalFactor(tried), ScaledIdentity(4)]) / made.quantities["mu"]
+            sensitivity.whitened([DiagonalFactor(tried), ScaledIdentity(4)])
+            / calibration.quantities["mu"]
         )
         assert float(np.dot(weights, tried**2)) >= best * (1 - 1e-9)
 
@@ -237,12 +238,14 @@ def test_low_rank_factors_equal_their_dense_twins(
         assert math.isclose(
             sensitivity.whitened([low, other]), sensitivity.whitened([dense, other]), rel_tol=1e-6
         )
-        made = [
+        calibrations = [
             imgm(budget=BUDGET, sensitivity=sensitivity, shape=(size, 3), factors=[f, other])
             for f in (low, dense)
         ]
         assert math.isclose(
-            made[0].noise.expected_squared_loss, made[1].noise.expected_squared_loss, rel_tol=1e-6
+            calibrations[0].noise.expected_squared_loss,
+            calibrations[1].noise.expected_squared_loss,
+            rel_tol=1e-6,
         )
 
 
@@ -250,40 +253,40 @@ def test_nearly_orthonormal_directions_are_made_orthonormal_not_trusted() -> Non
     """A direction too long by 1e-10 beside a base of 1e9 would hide noise ten times too small."""
     direction = np.array([[1 + 5e-11], [0.0], [0.0]])
     factor = LowRankFactor(1e9, direction, [1.0])
-    made = imgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), factors=[factor])
-    assert isinstance(made.noise, KroneckerNoise)
-    smallest = float(np.linalg.svd(made.noise.factors[0].to_dense(), compute_uv=False)[-1])
-    assert 1 / smallest <= made.quantities["mu"] * (1 + 1e-5)
+    calibration = imgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3,), factors=[factor])
+    assert isinstance(calibration.noise, KroneckerNoise)
+    smallest = float(np.linalg.svd(calibration.noise.factors[0].to_dense(), compute_uv=False)[-1])
+    assert 1 / smallest <= calibration.quantities["mu"] * (1 + 1e-5)
     with pytest.raises(InvalidNoise, match="too far apart"):
         LowRankFactor(1e14, np.array([[0.6], [0.8], [0.0]]), [1.0])
 
 
 def test_an_ill_conditioned_dense_factor_is_still_certified() -> None:
     matrix = [[1.0, 1.0, 1.0], [1.0, 1 + 1e-9, 1.0], [1.0, 1.0, 1 + 1e-7]]
-    made = imgm(
+    calibration = imgm(
         budget=BUDGET,
         sensitivity=ball(1.0),
         shape=(3, 2),
         factors=[DenseFactor(matrix), ScaledIdentity(2)],
     )
-    assert made.guarantee.certified
+    assert calibration.guarantee.certified
 
 
 def test_a_million_rows_with_ten_directions_cost_ten_vectors() -> None:
     directions = random_orthonormal(1_000_000, 10, 3)
-    made = mvg(
+    calibration = mvg(
         budget=BUDGET,
         sensitivity=ball(1.0),
         shape=(1_000_000, 50),
         gamma=10.0,
         allocation=Binary(tau=0.9, directions=directions.T),
     )
-    assert isinstance(made.noise, KroneckerNoise)
-    factor = made.noise.factors[0]
+    assert isinstance(calibration.noise, KroneckerNoise)
+    factor = calibration.noise.factors[0]
     assert isinstance(factor, LowRankFactor)
     assert factor.directions.nbytes == 10 * 8_000_000
     assert float(np.max(factor.scales)) < factor.base
-    assert made.guarantee.certified
+    assert calibration.guarantee.certified
 
 
 def test_whitening_bounds_hold_for_random_differences() -> None:
@@ -338,29 +341,29 @@ def test_allocations_spend_no_more_than_the_bound() -> None:
         MaxPnr(eigenvalues=[9.0, 5.0, 3.0, 1.0, 0.5, 0.1], directions=basis),
     ]
     for allocation in allocations:
-        made = mvg(
+        calibration = mvg(
             budget=BUDGET, sensitivity=ball(1.0), shape=shape, gamma=3.0, allocation=allocation
         )
-        assert isinstance(made.noise, KroneckerNoise)
-        spent = math.prod(math.sqrt(factor.power_sum(-4)) for factor in made.noise.factors)
-        assert spent <= made.quantities["bound"] * (1 + 1e-12)
-        assert made.guarantee.certified
+        assert isinstance(calibration.noise, KroneckerNoise)
+        spent = math.prod(math.sqrt(factor.power_sum(-4)) for factor in calibration.noise.factors)
+        assert spent <= calibration.quantities["bound"] * (1 + 1e-12)
+        assert calibration.guarantee.certified
 
 
 def test_water_filling_gives_the_larger_eigenvalue_the_smaller_noise() -> None:
-    made = mvg(
+    calibration = mvg(
         budget=PrivacyBudget(epsilon=500.0, delta=0.4),
         sensitivity=ball(1e-3),
         shape=(3, 2),
         gamma=1.0,
         allocation=MaxPnr(eigenvalues=[1e9, 1e8, 1e7]),
     )
-    variances = made.noise.variances_along(0)
+    variances = calibration.noise.variances_along(0)
     assert variances[0] < variances[1] < variances[2]
 
 
 def test_equi_modal_noise_colours_both_modes_alike() -> None:
-    made = mvg(
+    calibration = mvg(
         budget=BUDGET,
         sensitivity=ball(1.0),
         shape=(4, 4),
@@ -368,21 +371,23 @@ def test_equi_modal_noise_colours_both_modes_alike() -> None:
         theorem="psd",
         allocation=Given(shares=[0.4, 0.3, 0.2, 0.1]),
     )
-    assert isinstance(made.noise, KroneckerNoise)
-    assert made.noise.factors[0] == made.noise.factors[1]
-    assert math.isclose(made.noise.factors[0].power_sum(-4), made.quantities["bound"], rel_tol=1e-9)
+    assert isinstance(calibration.noise, KroneckerNoise)
+    assert calibration.noise.factors[0] == calibration.noise.factors[1]
+    assert math.isclose(
+        calibration.noise.factors[0].power_sum(-4), calibration.quantities["bound"], rel_tol=1e-9
+    )
 
 
 def test_mgm_weights_minimise_the_weighted_error() -> None:
     first, second = [4.0, 1.0, 9.0], [1.0, 16.0]
-    made = mgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3, 2), weights=[first, second])
-    assert isinstance(made.noise, KroneckerNoise)
+    calibration = mgm(budget=BUDGET, sensitivity=ball(1.0), shape=(3, 2), weights=[first, second])
+    assert isinstance(calibration.noise, KroneckerNoise)
     error = math.prod(
         float(np.dot(weights, factor.row_variances()))
-        for weights, factor in zip((first, second), made.noise.factors, strict=True)
+        for weights, factor in zip((first, second), calibration.noise.factors, strict=True)
     )
     assert math.isclose(
-        error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / made.quantities["bound"], rel_tol=1e-9
+        error, (2 + 1 + 3) ** 2 * (1 + 4) ** 2 / calibration.quantities["bound"], rel_tol=1e-9
     )
 
 
@@ -400,9 +405,9 @@ def test_given_factors_on_a_tensor_keep_their_shape(recipe: Any) -> None:
         ScaledIdentity(3, 2.0),
         DenseFactor([[2.0, 1.0], [0.0, 1.0]]),
     ]
-    made = recipe(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 3, 2), factors=factors)
-    assert made.noise.factors[1:] == tuple(factors[1:])
-    assert made.guarantee.certified
+    calibration = recipe(budget=BUDGET, sensitivity=ball(1.0), shape=(2, 3, 2), factors=factors)
+    assert calibration.noise.factors[1:] == tuple(factors[1:])
+    assert calibration.guarantee.certified
 
 
 def test_kronecker_noise_on_a_ball_never_beats_iid() -> None:
@@ -444,18 +449,18 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
     ],
 )
 def test_composed_steps_honour_their_budget(recipe: Callable[[Steps], Calibration]) -> None:
-    made = recipe(Steps(count=3))
-    claimed = made.guarantee.claimed
-    assert made.guarantee.verified.delta(claimed.epsilon) <= claimed.delta
-    assert made.guarantee.certified is not isinstance(made.noise, SphericalNoise)
+    calibration = recipe(Steps(count=3))
+    claimed = calibration.guarantee.claimed
+    assert calibration.guarantee.verified.delta(claimed.epsilon) <= claimed.delta
+    assert calibration.guarantee.certified is not isinstance(calibration.noise, SphericalNoise)
 
 
 def test_wrong_noise_is_not_certified() -> None:
     """The twin of every certificate: a tenth less noise than calibrated must fail."""
-    made = analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,))
-    assert isinstance(made.noise, IidNoise)
-    assert GaussianProfile(1 / made.noise.sigma).delta(1.0) <= 1e-5
-    assert GaussianProfile(1 / (0.999 * made.noise.sigma)).delta(1.0) > 1e-5
+    calibration = analytic_gaussian(budget=BUDGET, sensitivity=ball(1.0), shape=(3,))
+    assert isinstance(calibration.noise, IidNoise)
+    assert GaussianProfile(1 / calibration.noise.sigma).delta(1.0) <= 1e-5
+    assert GaussianProfile(1 / (0.999 * calibration.noise.sigma)).delta(1.0) > 1e-5
 
 
 def test_rank_one_beyond_floating_point_is_refused() -> None:

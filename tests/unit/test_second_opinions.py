@@ -70,18 +70,18 @@ def test_replace_one_sampling_costs_no_less_than_add_remove() -> None:
 @pytest.mark.slow
 def test_sampled_calibration_meets_the_budget_in_dp_accountings_books() -> None:
     budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
-    made = analytic_gaussian(
+    calibration = analytic_gaussian(
         budget=budget,
         sensitivity=ball(1.0, Adjacency.ADD_REMOVE_ONE),
         shape=(10,),
         steps=Steps(count=2000, sampling_rate=0.004),
     )
-    assert made.guarantee.certified
+    assert calibration.guarantee.certified
     accountant = dp_accounting.pld.PLDAccountant(
         dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     step = dp_accounting.PoissonSampledDpEvent(
-        0.004, dp_accounting.GaussianDpEvent(made.quantities["sigma"])
+        0.004, dp_accounting.GaussianDpEvent(calibration.quantities["sigma"])
     )
     accountant.compose(dp_accounting.SelfComposedDpEvent(step, 2000))
     assert 1.98 < accountant.get_epsilon(1e-5) < 2.002

@@ -28,53 +28,55 @@ def test_gaussian_delta(vector: dict[str, float]) -> None:
 
 @cases("analytic_sigma")
 def test_analytic_sigma(vector: dict[str, Any]) -> None:
-    made = analytic_gaussian(
+    calibration = analytic_gaussian(
         budget=budget_of(vector),
         sensitivity=ball(vector["l2_sensitivity"]),
         shape=(3,),
         steps=Steps(count=vector["steps"]),
     )
-    assert close(made.quantities["sigma"], vector["sigma"])
-    assert made.quantities["sigma"] >= vector["sigma"] * (1 - 1e-11)
+    assert close(calibration.quantities["sigma"], vector["sigma"])
+    assert calibration.quantities["sigma"] >= vector["sigma"] * (1 - 1e-11)
 
 
 @cases("classic_sigma")
 def test_classic_sigma(vector: dict[str, float]) -> None:
-    made = classic_gaussian(
+    calibration = classic_gaussian(
         budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=(3,)
     )
-    assert close(made.quantities["sigma"], vector["sigma"])
+    assert close(calibration.quantities["sigma"], vector["sigma"])
 
 
 @cases("mvg_general")
 def test_mvg_general_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
-    made = mvg(
+    calibration = mvg(
         budget=budget_of(vector),
         sensitivity=ball(vector["l2_sensitivity"]),
         shape=shape,
         gamma=vector["gamma"],
     )
-    assert close(made.quantities["bound"], vector["bound"])
+    assert close(calibration.quantities["bound"], vector["bound"])
 
 
 @cases("mvg_psd")
 def test_mvg_psd_bound(vector: dict[str, Any]) -> None:
-    made = mvg(
+    calibration = mvg(
         budget=budget_of(vector),
         sensitivity=ball(vector["l2_sensitivity"]),
         shape=(vector["r"], vector["r"]),
         gamma=vector["gamma"],
         theorem="psd",
     )
-    assert close(made.quantities["bound"], vector["bound"])
+    assert close(calibration.quantities["bound"], vector["bound"])
 
 
 @cases("mgm")
 def test_mgm_bound(vector: dict[str, Any]) -> None:
     shape = (vector["m"], vector["n"])
-    made = mgm(budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=shape)
-    assert close(made.quantities["bound"], vector["bound"])
+    calibration = mgm(
+        budget=budget_of(vector), sensitivity=ball(vector["l2_sensitivity"]), shape=shape
+    )
+    assert close(calibration.quantities["bound"], vector["bound"])
 
 
 @cases("idn")
@@ -95,17 +97,19 @@ def test_idn_bound(vector: dict[str, Any]) -> None:
 
 @cases("rank_one")
 def test_rank_one_paper_and_its_true_delta(vector: dict[str, Any]) -> None:
-    made = rank_one(
+    calibration = rank_one(
         budget=budget_of(vector),
         sensitivity=ball(vector["l2_sensitivity"]),
         shape=(vector["dimension"],),
         calibration="paper",
     )
-    assert close(made.quantities["psi"], vector["psi"])
-    assert close(made.quantities["sigma_star"], vector["paper_sigma_star"])
-    assert close(made.guarantee.verified.delta(vector["epsilon"]), vector["true_delta_at_epsilon"])
-    assert close(made.guarantee.verified.delta(1.0), vector["true_delta_at_1"])
-    assert not made.guarantee.certified
+    assert close(calibration.quantities["psi"], vector["psi"])
+    assert close(calibration.quantities["sigma_star"], vector["paper_sigma_star"])
+    assert close(
+        calibration.guarantee.verified.delta(vector["epsilon"]), vector["true_delta_at_epsilon"]
+    )
+    assert close(calibration.guarantee.verified.delta(1.0), vector["true_delta_at_1"])
+    assert not calibration.guarantee.certified
 
 
 @cases("rank_one_exact")
@@ -115,9 +119,9 @@ def test_rank_one_exact(vector: dict[str, Any]) -> None:
         "sensitivity": ball(vector["l2_sensitivity"]),
         "shape": (vector["dimension"],),
     }
-    made = rank_one(**asked)
-    assert close(made.quantities["sigma_star"], vector["sigma_star"], 1e-6)
-    assert made.guarantee.verified.delta(vector["epsilon"]) <= vector["delta"]
+    calibration = rank_one(**asked)
+    assert close(calibration.quantities["sigma_star"], vector["sigma_star"], 1e-6)
+    assert calibration.guarantee.verified.delta(vector["epsilon"]) <= vector["delta"]
     plain = analytic_gaussian(**asked).noise.expected_squared_loss
     assert close(plain, vector["analytic_gaussian_expected_loss"])
 

@@ -1,8 +1,9 @@
-"""How MVG's precision budget is shared among the directions of a mode (MVG sections 6 and 7).
+"""How MVG's precision is shared among the directions of an axis (MVG sections 6 and 7).
 
-Direction i gets the share theta_i of the precision budget P, sum theta_i <= 1, and so the variance
+Direction i gets the share theta_i of the precision P, sum theta_i <= 1, and so the variance
 1/sqrt(theta_i P). Directions are rows of an orthonormal matrix; None stands for the standard basis.
-Fewer rows than the mode is long leave the rest of the space to one common share: a low-rank factor.
+With fewer rows than the axis is long, the other directions have one common share: a low-rank
+factor.
 """
 
 from __future__ import annotations
@@ -10,27 +11,28 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dpdask.errors import InvalidMechanism
 from dpdask.noise import Factor, ScaledIdentity
-from dpdask.noise.factors import Floats, along_directions, check_orthonormal
+from dpdask.noise.factors import along_directions, check_orthonormal
+from dpdask.types import Floats
 
 __all__ = ["Allocation", "Binary", "Given", "MaxPnr", "Uniform"]
 
 _UP = 1 + 1e-14
+_Rows = Sequence[Sequence[float]]
 
 
-def _columns(directions: Any, size: int) -> Floats | None:
-    """The directions as orthonormal columns."""
+def _columns(directions: _Rows | None, size: int) -> Floats | None:
+    """Return the directions as orthonormal columns."""
     if directions is None:
         return None
     rows = np.asarray(directions, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != size or not 0 < rows.shape[0] <= size:
         raise InvalidMechanism(
-            f"directions of shape {rows.shape} do not fit a mode of length {size}; give up to"
+            f"directions of shape {rows.shape} do not fit an axis of length {size}; give at most"
             f" {size} rows of {size} numbers"
         )
     check_orthonormal(rows.T)
@@ -40,46 +42,49 @@ def _columns(directions: Any, size: int) -> Floats | None:
 def _shared(
     size: int, columns: Floats | None, shares: Floats, rest: float | None, precision: float
 ) -> Factor:
-    """The factor with variance 1/sqrt(share * precision) along each direction."""
+    """Return the factor with variance 1/sqrt(share * precision) along each direction."""
     other = None if rest is None else (rest * precision) ** -0.25 * _UP
     return along_directions(size, columns, (shares * precision) ** -0.25 * _UP, other)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Allocation(abc.ABC):
-    """A rule that turns a precision budget into a factor."""
+    """A rule that turns a bound on the precision into a factor."""
 
     @abc.abstractmethod
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """The factor of a mode of length ``size`` with sum 1/variance_i^2 <= ``precision``.
+        """Return the factor of an axis of length ``size``.
 
-        ``l1_precision`` is the stricter bound on sum 1/variance_i that Thm 7 works with.
+        Args:
+            size: The length of the axis.
+            precision: The bound on sum 1/variance_i^2.
+            l1_precision: The stricter bound on sum 1/variance_i, which Thm 7 uses.
         """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Uniform(Allocation):
-    """Every direction alike."""
+    """The same share for every direction."""
 
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """A scaled identity."""
+        """Return a scaled identity."""
         return ScaledIdentity(size, (precision / size) ** -0.25 * _UP)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Binary(Allocation):
-    """``tau`` of the budget for the chosen directions, the rest for all others.
+    """The share ``tau`` for the chosen directions together, the rest for all others.
 
-    Chosen are the indices ``chosen`` of a full basis (the standard one by default), or all of a few
-    ``directions``.
+    The chosen directions are the indices ``chosen`` of a full basis (the standard one by default),
+    or all ``directions`` where these are fewer than the axis is long.
     """
 
     tau: float
     chosen: Sequence[int] | None = None
-    directions: Any = None
+    directions: _Rows | None = None
 
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """Two levels of noise."""
+        """Return a factor with two levels of noise."""
         if not 0 < self.tau < 1:
             raise InvalidMechanism(
                 f"tau={self.tau:g} leaves some directions without precision; choose 0 < tau < 1"
@@ -107,15 +112,13 @@ class Binary(Allocation):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Given(Allocation):
-    """The caller's own shares; with fewer directions than rows, what they leave is spread over all
-    others.
-    """
+    """The caller's own shares; what they leave is spread over the directions without one."""
 
     shares: Sequence[float]
-    directions: Any = None
+    directions: _Rows | None = None
 
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """The shares as given."""
+        """Return the factor of these shares."""
         theta = np.asarray(self.shares, dtype=np.float64)
         columns = _columns(self.directions, size)
         expected = size if columns is None else columns.shape[1]
@@ -135,27 +138,26 @@ class Given(Allocation):
         if total >= 1:
             raise InvalidMechanism(
                 f"shares sum to {total:g} and leave nothing for the other {size - expected}"
-                " directions;"
-                " let them sum to less than 1"
+                " directions; let them sum to less than 1"
             )
         return _shared(size, columns, theta, (1 - total) / (size - expected), precision)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaxPnr(Allocation):
-    """Water-filling ``1/variance_i = (c - 1/kappa_i)+`` on the query's public eigenvalues kappa
-    (MVG Thm 7).
+    """The largest power-to-noise ratio: 1/variance_i = (c - 1/kappa_i)+ by water-filling on the
+    query's public eigenvalues kappa (MVG Thm 7).
 
-    Directions under water would get infinite noise, so ``floor`` of the budget is spread evenly
+    Directions with kappa_i < 1/c would get infinite noise, so the share ``floor`` is spread evenly
     first.
     """
 
     eigenvalues: Sequence[float]
-    directions: Any = None
+    directions: _Rows | None = None
     floor: float = 0.05
 
     def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """The l1 constraint of Thm 7 implies the theorem's l2 one."""
+        """Return the factor that meets the l1 bound of Thm 7, which implies the l2 bound."""
         kappa = np.asarray(self.eigenvalues, dtype=np.float64)
         if kappa.shape != (size,) or not np.all((kappa >= 1e-100) & (kappa <= 1e100)):
             raise InvalidMechanism(
@@ -163,7 +165,9 @@ class MaxPnr(Allocation):
                 f" {kappa.size}"
             )
         if not 0 < self.floor < 1:
-            raise InvalidMechanism(f"floor={self.floor:g} is no share; choose 0 < floor < 1")
+            raise InvalidMechanism(
+                f"floor={self.floor:g} is not a valid share; choose 0 < floor < 1"
+            )
         columns = _columns(self.directions, size)
         if columns is not None and columns.shape[1] != size:
             raise InvalidMechanism(
@@ -178,7 +182,7 @@ class MaxPnr(Allocation):
 
 
 def _water_fill(depths: Floats, volume: float) -> Floats:
-    """(c - depth_i)+ with the level c chosen so that they sum to ``volume``."""
+    """Return (c - depth_i)+, with the level c for which they sum to ``volume``."""
     rises = np.sort(depths) - np.min(depths)
     held = np.arange(1, rises.size + 1) * rises - np.cumsum(rises)
     wet = int(np.searchsorted(held, volume, side="right"))
