@@ -1,5 +1,5 @@
-"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then goes on:
-SQLite and PostgreSQL.
+"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then
+continued: SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -253,10 +253,10 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
         raw.row_factory = sqlite3.Row
         drop_triggers(raw)
         rows = [dict(row) for row in raw.execute("SELECT * FROM dpdask_entries ORDER BY sequence")]
-        facts = json.loads(rows[-1]["payload"])
+        upgrade = json.loads(rows[-1]["payload"])
         cheap, digits = Dominated(1e-6, 0.0), NOTHING.digits()
-        facts["charges"] = {
-            release: {"mu": cheap.mu, "delta0": 0.0} for release in facts["charges"]
+        upgrade["charges"] = {
+            release: {"mu": cheap.mu, "delta0": 0.0} for release in upgrade["charges"]
         }
         spent = NOTHING
         for row in rows:
@@ -266,11 +266,13 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
                 "UPDATE dpdask_entries SET mu_squared = ?, delta = ? WHERE sequence = ?",
                 (*digits, row["sequence"]),
             )
-        body = json.dumps({**facts, "spent": list(digits)}, sort_keys=True, separators=(",", ":"))
-        fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", body)
+        payload = json.dumps(
+            {**upgrade, "spent": list(digits)}, sort_keys=True, separators=(",", ":")
+        )
+        fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", payload)
         raw.execute(
             "UPDATE dpdask_entries SET payload = ?, hash = ? WHERE kind = 'upgrade'",
-            (body, fitting),
+            (payload, fitting),
         )
     assert book.spent_epsilon("people") < 0.01
     with pytest.raises(LedgerCorrupt, match="the upgrade charges less"):
