@@ -23,7 +23,7 @@ from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.cli import main
 from dpdask.errors import LedgerError
 from dpdask.ledger import Ledger, LedgerHead, PrivacyUnit
-from dpdask.ledger import ledger as book_module
+from dpdask.ledger import steps as step_module
 from tests.release.conftest import Workspace, people
 from tests.unit.test_ledger import postgres, url  # noqa: F401
 
@@ -127,14 +127,14 @@ def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
     book = Ledger(url)
     for name in ("first", "second"):
         book.open_dataset(name, TOTAL)
-    real = book_module.admit
+    real = step_module.admit
 
     def slow(*arguments: Any) -> Any:
         result = real(*arguments)
         time.sleep(0.8)
         return result
 
-    monkeypatch.setattr(book_module, "admit", slow)
+    monkeypatch.setattr(step_module, "admit", slow)
     outcomes: dict[str, Any] = {}
 
     def reserve(name: str) -> None:
