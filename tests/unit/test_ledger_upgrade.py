@@ -205,6 +205,28 @@ def only_people(tmp_path: Path) -> str:
     return address
 
 
+def test_entries_of_0_1_0_are_read_with_todays_keys(tmp_path: Path) -> None:
+    address = only_people(tmp_path)
+    upgrade_ledger(address)
+    book = Ledger(address)
+    [reserved] = [
+        json.loads(str(row["body"]))
+        for row in golden_rows()["dpdask_entries"]
+        if (row["release"], row["kind"]) == (fingerprint("open"), "reserve")
+    ]
+    entry = book.entry_named(reserved["name"])
+    assert entry is not None
+    assert (entry.fingerprint, entry.release_id) == (fingerprint("open"), reserved["name"])
+    assert (entry.spec_digest, entry.source_identity) == (reserved["asked"], reserved["source"])
+    assert entry.output_address == reserved["place"]
+    assert book.state("people").details[fingerprint("open")]["output"] == reserved["output"]
+    assert [window.output for window in book.windows("people", "daily")] == ["released-window.zarr"]
+    assert [entry.release_id for entry in book.open_releases(reserved["name"][:8])] == [
+        reserved["name"]
+    ]
+    book.close()
+
+
 def test_keys_that_0_1_0_wrapped_need_their_master_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
