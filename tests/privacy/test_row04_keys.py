@@ -61,9 +61,9 @@ def with_copy(space: Workspace, **changes: Any) -> tuple[Path, Path]:
 @pytest.fixture
 def space(tmp_path: Path) -> Workspace:
     (tmp_path / "work").mkdir()
-    made = Workspace(tmp_path / "work")
-    made.source(people(32, 4))
-    return made
+    space = Workspace(tmp_path / "work")
+    space.source(people(32, 4))
+    return space
 
 
 def test_row_04_a_backup_taken_between_key_and_commit_holds_no_key_that_can_be_read(
@@ -227,9 +227,9 @@ def test_row_04_bare_keys_take_a_flag_and_are_said_at_every_use(
         "--ledger",
         space.ledger_url,
     )
-    made = run(*opening, "--bare-keys")
-    assert made.exit_code == 0
-    assert "stored bare" in made.stdout
+    created = run(*opening, "--bare-keys")
+    assert created.exit_code == 0
+    assert "stored bare" in created.stdout
     assert not configuration.exists()
     spec = str(space.write_spec())
     for command in ("plan", "run"):

@@ -172,7 +172,7 @@ def test_a_file_planted_in_staging_is_not_published_with_the_release(space: Work
 
 
 @pytest.mark.parametrize("name", ["../../../elsewhere", "a/b", "", "x" * 32])
-def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: str) -> None:
+def test_a_planted_lock_leads_nowhere(space: Workspace, tmp_path: Path, name: str) -> None:
     space.source(people(64, 8), chunks=(4, 8))
     (space.folder / STAGING).mkdir()
     (space.folder / STAGING / "release.json").write_text(json.dumps({"release_id": name}))
@@ -181,8 +181,8 @@ def test_a_planted_claim_leads_nowhere(space: Workspace, tmp_path: Path, name: s
     assert space.spent() == 0
 
 
-def test_a_claim_copied_from_another_output_harms_no_release(space: Workspace) -> None:
-    """A release to Y was about to be published; its note is copied beside X, whose curator gives up
+def test_a_lock_copied_from_another_output_harms_no_release(space: Workspace) -> None:
+    """A release to Y was about to be published; its lock is copied beside X, whose curator aborts
     what is there.
     """
     space.source(people(64, 8), chunks=(4, 8))

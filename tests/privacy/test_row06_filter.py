@@ -54,14 +54,14 @@ def chosen_after_seeing(options: list[PrivacyProfile]) -> float:
 
 
 def admitted(ledger: Ledger) -> list[PrivacyProfile]:
-    found: list[PrivacyProfile] = []
+    accepted: list[PrivacyProfile] = []
     for option in (GAUSSIAN, K_NORM):
         try:
             ledger.forecast("people", option)
         except BudgetExceeded:
             continue
-        found.append(option)
-    return found
+        accepted.append(option)
+    return accepted
 
 
 def test_row_06_choosing_after_seeing_does_not_pass_the_total(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_row_06_choosing_after_seeing_does_not_pass_the_total(tmp_path: Path) ->
 
 
 def test_row_06_each_option_alone_fits_and_both_together_do_not() -> None:
-    """The attack is one: what 0.1.0 asked holds of each option, and the choice between them is
+    """The attack is one: what 0.1.0 checked holds of each option, and the choice between them is
     worth more than the total.
     """
     for option in (GAUSSIAN, K_NORM):

@@ -1,5 +1,5 @@
 """Row 7: nobody raises a total, lowers a sum or replaces an entry by SQL, and what is done behind
-the triggers is found.
+the triggers is detected.
 
 0.1.0 had triggers for UPDATE and DELETE only: `INSERT OR REPLACE` raised the total of a dataset,
 two releases were made, the old total was put back, and `ledger verify` called 1.83 spent of 1.0
@@ -37,10 +37,10 @@ def fingerprint(name: object) -> str:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Ledger:
-    made = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    made.open_dataset("people", TOTAL)
-    made.reserve("people", fingerprint(0), HALF, payload={"release_id": "n0"})
-    return made
+    book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    book.open_dataset("people", TOTAL)
+    book.reserve("people", fingerprint(0), HALF, payload={"release_id": "n0"})
+    return book
 
 
 def entry(tmp_path: Path, sequence: int) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def put(
         )
 
 
-def rewritten(row: dict[str, Any], **facts: Any) -> dict[str, Any]:
+def rewritten(row: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """An entry that says something else, with a hash that fits."""
     payload = json.dumps(
-        {**json.loads(row["payload"]), **facts}, sort_keys=True, separators=(",", ":")
+        {**json.loads(row["payload"]), **changes}, sort_keys=True, separators=(",", ":")
     )
     return {
         **row,
@@ -229,8 +229,8 @@ def test_row_07_a_total_that_was_passed_is_found_though_every_hash_fits(
     rows = [entry(folder, sequence) for sequence in range(1, 5)]
     previous = rows[0]["previous"]
     for number, row in enumerate(rows):  # the whole chain anew, with the old total put back
-        facts = {"epsilon": TOTAL.epsilon} if number == 0 else {}
-        rows[number] = rewritten({**row, "previous": previous}, **facts)
+        changes = {"epsilon": TOTAL.epsilon} if number == 0 else {}
+        rows[number] = rewritten({**row, "previous": previous}, **changes)
         previous = rows[number]["hash"]
     for row in rows:
         put(folder, row, verb="REPLACE", triggers=False)

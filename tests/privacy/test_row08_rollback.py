@@ -23,7 +23,7 @@ from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.cli import main
 from dpdask.errors import LedgerError
 from dpdask.ledger import Ledger, LedgerHead, PrivacyUnit
-from dpdask.ledger import ledger as book_module
+from dpdask.ledger import steps as step_module
 from tests.release.conftest import Workspace, people
 from tests.unit.test_ledger import postgres, url  # noqa: F401
 
@@ -64,9 +64,7 @@ def _place(head: LedgerHead) -> tuple[int, str]:
 
 
 def test_row_08_the_same_reservation_has_another_hash_in_a_restored_ledger(tmp_path: Path) -> None:
-    """Hashes are published: a secret salt keeps the digests of data in a body from being guessed,
-    or recognised.
-    """
+    """Hashes are published: a secret salt keeps digests of data in a payload from being guessed."""
     heads = []
     for copy in ("a", "b"):
         (tmp_path / copy).mkdir()
@@ -90,8 +88,8 @@ def test_row_08_ledger_head_prints_place_and_hash(tmp_path: Path) -> None:
     head = book.head("people")
     assert head.sequence == 2
     assert run("people").stdout == f"people 2 {head.hash}\n"
-    facts = json.loads(run("--json").stdout)["heads"]
-    assert [(fact["dataset"], fact["sequence"]) for fact in facts] == [("people", 2), ("places", 1)]
+    heads = json.loads(run("--json").stdout)["heads"]
+    assert [(head["dataset"], head["sequence"]) for head in heads] == [("people", 2), ("places", 1)]
     assert run("nobody").exit_code == 2
     record = book.entry(fingerprint(1))
     assert record is not None
@@ -105,17 +103,17 @@ def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None
     book = Ledger(url)
     for name in ("a", "people", "z"):
         book.open_dataset(name, TOTAL)
-    unit = PrivacyUnit(array=ARRAY, record_axis=0)
-    book.reserve("people", fingerprint(0), SMALL, unit)
+    privacy_unit = PrivacyUnit(array=ARRAY, record_axis=0)
+    book.reserve("people", fingerprint(0), SMALL, privacy_unit)
     for other in ("a", "z"):
         for step in (
-            lambda name=other: book.reserve(name, fingerprint(name), SMALL, unit),
-            lambda name=other: book.forecast(name, SMALL, unit),
+            lambda name=other: book.reserve(name, fingerprint(name), SMALL, privacy_unit),
+            lambda name=other: book.forecast(name, SMALL, privacy_unit),
         ):
             with pytest.raises(LedgerError, match="charged to dataset 'people' already"):
                 step()
         assert book.state(other).releases == {}
-    book.reserve("people", fingerprint(1), SMALL, unit)
+    book.reserve("people", fingerprint(1), SMALL, privacy_unit)
     said = PrivacyUnit(array=ARRAY, record_axis=0, array_in_other_dataset=True)
     assert book.reserve("z", fingerprint("z"), SMALL, said).new
     assert book.verify() == 6
@@ -129,14 +127,14 @@ def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
     book = Ledger(url)
     for name in ("first", "second"):
         book.open_dataset(name, TOTAL)
-    real = book_module.admit
+    real = step_module.admit
 
     def slow(*arguments: Any) -> Any:
-        found = real(*arguments)
+        result = real(*arguments)
         time.sleep(0.8)
-        return found
+        return result
 
-    monkeypatch.setattr(book_module, "admit", slow)
+    monkeypatch.setattr(step_module, "admit", slow)
     outcomes: dict[str, Any] = {}
 
     def reserve(name: str) -> None:

@@ -1,7 +1,7 @@
 """Row 9: metadata lay outside the manifest.
 
 In 0.1.0 the scale of packed values, the stated epsilon and the names of dimensions could be edited,
-in the array's document and in the group's copy of it alike, and `verify --ledger` found nothing.
+in the array's document and in the group's copy of it alike, and `verify --ledger` detected nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Row 10: chunk digests could be forged.
 
-0.1.0 hashed chunks by XXH3, which is made for speed: below, values of a published chunk are
+0.1.0 hashed chunks by XXH3, which is designed for speed: below, values of a published chunk are
 replaced by others with the same XXH3 and the same crc32c, so that its manifest still fitted and
-`verify --ledger` found nothing. BLAKE3 has no such shortcut.
+`verify --ledger` detected nothing. BLAKE3 has no such shortcut.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ def _second_preimage(stored: bytes) -> bytes:
     start = crc32c(moved([]))
     basis: dict[int, tuple[int, int]] = {}
     for move in range(len(moves)):
-        effect, made = crc32c(moved([move])) ^ start, 1 << move
+        effect, moves_used = crc32c(moved([move])) ^ start, 1 << move
         while effect and effect.bit_length() in basis:
             other, others = basis[effect.bit_length()]
-            effect, made = effect ^ other, made ^ others
+            effect, moves_used = effect ^ other, moves_used ^ others
         if effect:
-            basis[effect.bit_length()] = effect, made
+            basis[effect.bit_length()] = effect, moves_used
     wanted, chosen = start ^ target, 0
     while wanted:
-        effect, made = basis[wanted.bit_length()]
-        wanted, chosen = wanted ^ effect, chosen ^ made
+        effect, moves_used = basis[wanted.bit_length()]
+        wanted, chosen = wanted ^ effect, chosen ^ moves_used
     return moved([move for move in range(len(moves)) if chosen >> move & 1]) + stored[-4:]
 
 

@@ -49,9 +49,9 @@ def test_a_late_tile_of_another_source_never_gets_into_the_release(space: Worksp
     def plant(progress: Any) -> None:
         if progress.stage == "key":
             plan = make_plan(parse_release_spec(spec), resuming=True)
-            claim = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
+            work_folder = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
             assert (
-                Publisher.of(plan.output, claim.name).put(
+                Publisher.of(plan.output, work_folder.name).put(
                     plan.layout, (2, 0), np.full((16, 8), 7.0)
                 )
                 is not None
@@ -68,8 +68,10 @@ def test_a_late_tile_and_a_changed_source_burn_the_release(space: Workspace) -> 
     def plant(progress: Any) -> None:
         if progress.stage == "key":
             plan = make_plan(parse_release_spec(spec), resuming=True)
-            claim = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
-            Publisher.of(plan.output, claim.name).put(plan.layout, (2, 0), np.full((16, 8), 7.0))
+            work_folder = next((space.folder / "out.zarr.dpdask-staging").glob("*/"))
+            Publisher.of(plan.output, work_folder.name).put(
+                plan.layout, (2, 0), np.full((16, 8), 7.0)
+            )
             space.source(people(64, 8, seed=9), chunks=(16, 8))
 
     with pytest.raises(SourceChanged, match="its charge stays"):

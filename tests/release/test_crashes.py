@@ -94,7 +94,7 @@ from dpdask.releases.api import resume
 
 from dpdask.storage import local
 
-in_folder, written = local._in_folder, []
+in_folder, written = local.rename_into_folder, []
 
 def killed(rename, temporary, target):
     written.append(target)
@@ -102,7 +102,7 @@ def killed(rename, temporary, target):
         os.kill(os.getpid(), signal.SIGKILL)
     in_folder(rename, temporary, target)
 
-local._in_folder = killed
+local.rename_into_folder = killed
 resume(sys.argv[2])
 """
 

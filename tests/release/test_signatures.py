@@ -78,8 +78,8 @@ def test_a_signed_release_is_verified_without_its_ledger(space: Workspace, curat
     assert result.exit_code == 0, result.output
     signed_by = read_card(url).signed_by
     assert f"signed by {signed_by}, the trusted key" in result.stdout
-    facts = json.loads(verify(url, "--trust", str(curator / "curator.key.pub"), "--json").stdout)
-    assert (facts["signed_by"], facts["trusted"], facts["ledger"]) == (signed_by, True, False)
+    report = json.loads(verify(url, "--trust", str(curator / "curator.key.pub"), "--json").stdout)
+    assert (report["signed_by"], report["trusted"], report["ledger"]) == (signed_by, True, False)
     assert "--trust" in verify(url).stdout  # without a key to trust, anybody may have signed
 
 

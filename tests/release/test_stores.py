@@ -54,9 +54,9 @@ def test_zip_files_and_file_urls_are_read(space: Workspace) -> None:
     x = people()
     with zarr.storage.ZipStore(space.folder / "source.zarr.zip", mode="w") as store:
         zarr.create_array(store, name="x", data=x, chunks=(20, 8))
-    unit = {"record_dim": 0, "ranges": [-1, 1]}
+    privacy_unit = {"record_dim": 0, "ranges": [-1, 1]}
     for url in (f"{space.folder}/source.zarr.zip", f"file://{space.folder}/source.zarr.zip"):
-        space.release(privacy_unit=unit, privacy=LOUD, source={"url": url, "array": "x"})
+        space.release(privacy_unit=privacy_unit, privacy=LOUD, source={"url": url, "array": "x"})
         assert np.max(np.abs(space.values() - x)) < 0.1
         LocalStorage(space.folder / "out.zarr").delete()
         if url.startswith("file"):
@@ -64,7 +64,7 @@ def test_zip_files_and_file_urls_are_read(space: Workspace) -> None:
         space = Workspace(space.folder)
     with pytest.raises(StoreError, match="for reading only"):
         space.release(
-            privacy_unit=unit,
+            privacy_unit=privacy_unit,
             source={"url": url, "array": "x"},
             output={"url": f"{space.folder}/out.zip"},
         )
@@ -336,17 +336,21 @@ def test_verify_recomputes_the_guarantee_of_every_noise_shape(
     space: Workspace, mechanism: str
 ) -> None:
     space.source(people(30, 8), chunks=(16, 8))
-    unit = (
+    privacy_unit = (
         {"record_dim": 0, "ranges": [-1, 1]}
         if mechanism == "directional"
         else {"record_dim": 0, "l2_clip_norm": 1.0}
     )
-    asked: Any = (
+    mechanism_section: Any = (
         mechanism
         if mechanism != "imgm"
         else {"name": "imgm", "factors": ["identity", {"diagonal": [1.0] * 7 + [2.0]}]}
     )
-    space.release(mechanism=asked, privacy_unit=unit, accept_uncertified=mechanism == "rank-one")
+    space.release(
+        mechanism=mechanism_section,
+        privacy_unit=privacy_unit,
+        accept_uncertified=mechanism == "rank-one",
+    )
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
     def quieter(card: dict[str, Any]) -> None:

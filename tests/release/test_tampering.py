@@ -1,5 +1,6 @@
-"""`dpdask verify` on a published release that somebody changed: every kind is found, in one line,
-with the right reason.
+"""`dpdask verify` on a published release that somebody changed: every change is one line of error.
+
+The line gives the right reason.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def test_fifty_processes_racing_for_the_last_budget_never_overspend(
     ledger: Ledger, url: str
 ) -> None:
     ledger.reserve("people", fingerprint("first"), ONE)
-    ledger.reserve("people", fingerprint("second"), ONE)  # room for one more
+    ledger.reserve("people", fingerprint("second"), ONE)  # one more fits
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # fifty processes, but one import of everything
     barrier, results = context.Barrier(50), context.Queue()
@@ -477,7 +477,7 @@ def test_a_value_is_put_once_for_all_runs_of_a_release(ledger: Ledger) -> None:
         first: "reserve",
         second: "reserve",
     }  # not a step of its own
-    ledger.burn(first, "given up")
+    ledger.burn(first, "aborted")
     assert ledger.get_once(first, "directions") == "[1, 0]"
     with pytest.raises(LedgerError, match="closed by burn"):
         ledger.put_once(first, "more", "x")
@@ -490,20 +490,20 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
     """Every statement is answered from an index, or ends at its first row."""
     book = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     book.open_dataset("people", TOTAL)
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     event.listen(
-        book._engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
+        book._engine, "before_cursor_execute", lambda *call: statements.append((call[2], call[3]))
     )
-    unit = PrivacyUnit(array=fingerprint("array"), record_axis=0)
+    privacy_unit = PrivacyUnit(array=fingerprint("array"), record_axis=0)
     window = {"axis": 0, "start": 0, "stop": 1, "series": "daily"}
     book.reserve(
         "people",
         fingerprint("r"),
         GaussianProfile(0.1),
-        unit,
+        privacy_unit,
         {"release_id": "n", "window": window, "output_url": "o"},
     )
-    book.forecast("people", GaussianProfile(0.1), unit)
+    book.forecast("people", GaussianProfile(0.1), privacy_unit)
     book.put_once(fingerprint("r"), "directions", "x")
     book.get_once(fingerprint("r"), "directions")
     book.entry(fingerprint("r"))
@@ -515,7 +515,9 @@ def test_no_question_of_a_release_reads_past_releases(tmp_path: Path) -> None:
     book.publish(fingerprint("r"), "card")
     book.contains("people", book.head("people"))
     book.commit(fingerprint("r"))
-    selects = [(statement, values) for statement, values in asked if statement.startswith("SELECT")]
+    selects = [
+        (statement, values) for statement, values in statements if statement.startswith("SELECT")
+    ]
     assert len(selects) > 20
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
         for statement, values in selects:

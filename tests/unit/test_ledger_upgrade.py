@@ -1,5 +1,5 @@
-"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then goes on:
-SQLite and PostgreSQL.
+"""A ledger of 0.1.0, kept as it was written, is refused until it is upgraded, and then
+continued: SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -205,6 +205,28 @@ def only_people(tmp_path: Path) -> str:
     return address
 
 
+def test_entries_of_0_1_0_are_read_with_todays_keys(tmp_path: Path) -> None:
+    address = only_people(tmp_path)
+    upgrade_ledger(address)
+    book = Ledger(address)
+    [reserved] = [
+        json.loads(str(row["body"]))
+        for row in golden_rows()["dpdask_entries"]
+        if (row["release"], row["kind"]) == (fingerprint("open"), "reserve")
+    ]
+    entry = book.entry_named(reserved["name"])
+    assert entry is not None
+    assert (entry.fingerprint, entry.release_id) == (fingerprint("open"), reserved["name"])
+    assert (entry.spec_digest, entry.source_identity) == (reserved["asked"], reserved["source"])
+    assert entry.output_address == reserved["place"]
+    assert book.state("people").details[fingerprint("open")]["output"] == reserved["output"]
+    assert [window.output for window in book.windows("people", "daily")] == ["released-window.zarr"]
+    assert [entry.release_id for entry in book.open_releases(reserved["name"][:8])] == [
+        reserved["name"]
+    ]
+    book.close()
+
+
 def test_keys_that_0_1_0_wrapped_need_their_master_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,10 +275,10 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
         raw.row_factory = sqlite3.Row
         drop_triggers(raw)
         rows = [dict(row) for row in raw.execute("SELECT * FROM dpdask_entries ORDER BY sequence")]
-        facts = json.loads(rows[-1]["payload"])
+        upgrade = json.loads(rows[-1]["payload"])
         cheap, digits = Dominated(1e-6, 0.0), NOTHING.digits()
-        facts["charges"] = {
-            release: {"mu": cheap.mu, "delta0": 0.0} for release in facts["charges"]
+        upgrade["charges"] = {
+            release: {"mu": cheap.mu, "delta0": 0.0} for release in upgrade["charges"]
         }
         spent = NOTHING
         for row in rows:
@@ -266,11 +288,13 @@ def test_an_upgrade_entry_that_charges_too_little_is_found_though_every_hash_fit
                 "UPDATE dpdask_entries SET mu_squared = ?, delta = ? WHERE sequence = ?",
                 (*digits, row["sequence"]),
             )
-        body = json.dumps({**facts, "spent": list(digits)}, sort_keys=True, separators=(",", ":"))
-        fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", body)
+        payload = json.dumps(
+            {**upgrade, "spent": list(digits)}, sort_keys=True, separators=(",", ":")
+        )
+        fitting = chain_hash(rows[-1]["previous"], "people", "", "upgrade", payload)
         raw.execute(
             "UPDATE dpdask_entries SET payload = ?, hash = ? WHERE kind = 'upgrade'",
-            (body, fitting),
+            (payload, fitting),
         )
     assert book.spent_epsilon("people") < 0.01
     with pytest.raises(LedgerCorrupt, match="the upgrade charges less"):

@@ -129,18 +129,18 @@ def test_without_a_configured_key_there_is_none() -> None:
     assert load_signing_key() is None
 
 
-def test_the_configured_key_is_that_of_the_variable_else_that_of_the_default_place(
+def test_the_configured_key_is_that_of_the_variable_else_that_of_the_default_path(
     configuration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standard, other = create_key(), create_key(tmp_path / "other.key")
     assert (configuration / "signing.key").exists()
-    found = load_signing_key()
-    assert found is not None
-    assert found.public == standard
+    key = load_signing_key()
+    assert key is not None
+    assert key.public == standard
     monkeypatch.setenv("DPDASK_SIGNING_KEY", str(tmp_path / "other.key"))
-    found = load_signing_key()
-    assert found is not None
-    assert found.public == other
+    key = load_signing_key()
+    assert key is not None
+    assert key.public == other
 
 
 def test_a_configured_key_that_is_not_there_is_an_error_not_an_unsigned_release(
@@ -372,7 +372,7 @@ def test_a_signed_head_survives_json_and_finds_every_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
+    "arguments",
     [
         (CARD[:-1], ROOT, At()),
         (CARD, ROOT.upper(), At()),
@@ -380,9 +380,9 @@ def test_a_signed_head_survives_json_and_finds_every_change() -> None:
         (CARD, ROOT, At(sequence=0)),
     ],
 )
-def test_a_statement_of_what_is_not_a_digest_is_refused(facts: Any) -> None:
+def test_a_statement_of_what_is_not_a_digest_is_refused(arguments: Any) -> None:
     with pytest.raises(VerificationFailed):
-        release_statement(*facts)
+        release_statement(*arguments)
 
 
 def test_another_key_than_the_trusted_one_is_named_with_it() -> None:
