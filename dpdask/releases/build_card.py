@@ -1,6 +1,4 @@
-"""Writing a release card: what a plan, its noise and the ledger say of a release, and nothing of
-the data.
-"""
+"""Build a release card from a plan, its noise and the ledger; nothing of the data is in it."""
 
 from __future__ import annotations
 
@@ -20,7 +18,14 @@ __all__ = ["Charge", "make_card"]
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What the ledger says of a charged release."""
+    """What the ledger says of a charged release.
+
+    Args:
+        reserved_at: When it was charged.
+        total: The total budget of its dataset.
+        cumulative_epsilon: What the dataset has spent with it, at the total's delta.
+        head: The newest entry of the dataset's hash chain.
+    """
 
     reserved_at: str
     total: PrivacyBudget
@@ -72,7 +77,7 @@ def make_card(
                 "origin": str(query.sensitivity.origin),
             },
             "query": query.to_dict(),
-            "mechanism": _mechanism_facts(spec),
+            "mechanism": _mechanism(spec),
             "noise": noise_arrays(recipe.noise.to_dict())[0],
             "grid": recipe.to_dict() | data.fitted.records_to_dict(),
             "directions": None if plan.directions is None else _directions(plan.directions),
@@ -80,7 +85,7 @@ def make_card(
                 "dataset": spec.budget.dataset,
                 "steps": spec.composition.steps,
                 "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
-                "sampling": _sampling_facts(spec, query.max_contributions),
+                "sampling": _sampling(spec, query.max_contributions),
                 "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
                 "cumulative_epsilon": charge.cumulative_epsilon,
             },
@@ -105,8 +110,8 @@ def make_card(
     )
 
 
-def _sampling_facts(spec: ReleaseSpec, contributions: int) -> Json | None:
-    """Who was sampled, and how often a privacy unit therefore takes part."""
+def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:
+    """Return who was sampled, and how often a privacy unit therefore takes part."""
     sampling = spec.composition.sampling
     if sampling is None:
         return None
@@ -115,9 +120,7 @@ def _sampling_facts(spec: ReleaseSpec, contributions: int) -> Json | None:
 
 
 def _directions(component: Component) -> Json:
-    """The covariance that noise directions came from, enough to compute its share of the guarantee
-    again.
-    """
+    """Return the covariance of the noise directions, enough to recompute its privacy cost."""
     query, fitted = component.query, component.fitted
     return {
         "query": query.to_dict(),
@@ -128,14 +131,14 @@ def _directions(component: Component) -> Json:
     }
 
 
-def _mechanism_facts(spec: ReleaseSpec) -> Json:
-    """The mechanism as it was asked for; large matrices are left to the noise description."""
-    facts: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {name: value for name, value in facts.items() if count_numbers(value) <= LARGE}
+def _mechanism(spec: ReleaseSpec) -> Json:
+    """Return the mechanism as the spec names it; large matrices are in the noise description."""
+    options: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {name: value for name, value in options.items() if count_numbers(value) <= LARGE}
 
 
 def _unprotected(plan: ReleasePlan) -> list[str]:
-    """What the release shows as it is."""
+    """Return what the release shows without protection."""
     shown = [
         "the shape, dtype and chunking of the result",
         "that the release was made, when, and by which spec",

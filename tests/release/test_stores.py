@@ -24,7 +24,8 @@ import dpdask
 from dpdask.errors import StoreError, VerificationFailed
 from dpdask.releases.api import release, resume
 from dpdask.releases.card import json_schema
-from dpdask.releases.verify import open_release, read_card, verify_release
+from dpdask.releases.read import open_release, read_card
+from dpdask.releases.verify import verify_release
 from dpdask.storage import LocalStorage, open_storage, read_output_lock
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
