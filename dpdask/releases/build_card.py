@@ -52,7 +52,7 @@ def make_card(
         attributes: The source's attributes that were declared public.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
-    query, spec, layout = data.query, plan.spec, plan.layout
+    query, spec = data.query, plan.spec
     recipe = data.fitted.recipe
     return ReleaseCard.model_validate(
         {
@@ -62,15 +62,7 @@ def make_card(
             "description": spec.publish.description,
             "curator": spec.budget.curator,
             "guarantee": plan.guarantee.to_dict(),
-            "privacy_unit": {
-                "adjacency": str(query.sensitivity.adjacency),
-                "record_axis": query.units_axis,
-                "bound": query.bound_to_dict(data.fitted),
-                "max_contributions": query.max_contributions,
-                "contributions": "one record per unit"
-                if query.max_contributions == 1
-                else "declared",
-            },
+            "privacy_unit": _privacy_unit(data),
             "sensitivity": {
                 "set": query.sensitivity.to_dict(),
                 "l2": query.sensitivity.radius,
@@ -81,33 +73,58 @@ def make_card(
             "noise": noise_arrays(recipe.noise.to_dict())[0],
             "grid": recipe.to_dict() | data.fitted.records_to_dict(),
             "directions": None if plan.directions is None else _directions(plan.directions),
-            "composition": {
-                "dataset": spec.budget.dataset,
-                "steps": spec.composition.steps,
-                "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
-                "sampling": _sampling(spec, query.max_contributions),
-                "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
-                "cumulative_epsilon": charge.cumulative_epsilon,
-            },
-            "released": {
-                "array": layout.name,
-                "shape": list(layout.shape),
-                "dtype": layout.dtype,
-                "chunks": list(layout.chunks),
-                "shards": None if layout.shards is None else list(layout.shards),
-                "codec": layout.codec,
-                "dimension_names": list(layout.dimension_names),
-                "noise_std": query.released_std(recipe.noise),
-                "scale_factor": plan.scale_factor,
-                "attributes": attributes,
-                "coordinates": list(spec.publish.coordinates),
-            },
+            "composition": _composition(spec, charge, query.max_contributions),
+            "released": _released(plan, data, attributes),
             "unprotected": _unprotected(plan),
             "software": software_versions(),
             "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
             "signed_by": signed_by,
         }
     )
+
+
+def _privacy_unit(data: Component) -> Json:
+    """Return whom the release protects."""
+    query = data.query
+    alone = query.max_contributions == 1
+    return {
+        "adjacency": str(query.sensitivity.adjacency),
+        "record_axis": query.units_axis,
+        "bound": query.bound_to_dict(data.fitted),
+        "max_contributions": query.max_contributions,
+        "contributions": "one record per unit" if alone else "declared",
+    }
+
+
+def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
+    """Return the release among the others of its dataset."""
+    steps = spec.composition.steps
+    return {
+        "dataset": spec.budget.dataset,
+        "steps": steps,
+        "steps_are_independent": "declared" if steps > 1 else None,
+        "sampling": _sampling(spec, contributions),
+        "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
+        "cumulative_epsilon": charge.cumulative_epsilon,
+    }
+
+
+def _released(plan: ReleasePlan, data: Component, attributes: Json) -> Json:
+    """Return the published array, enough to build its metadata again."""
+    layout = plan.layout
+    return {
+        "array": layout.name,
+        "shape": list(layout.shape),
+        "dtype": layout.dtype,
+        "chunks": list(layout.chunks),
+        "shards": None if layout.shards is None else list(layout.shards),
+        "codec": layout.codec,
+        "dimension_names": list(layout.dimension_names),
+        "noise_std": data.query.released_std(data.fitted.recipe.noise),
+        "scale_factor": plan.scale_factor,
+        "attributes": attributes,
+        "coordinates": list(plan.spec.publish.coordinates),
+    }
 
 
 def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:
