@@ -28,7 +28,7 @@ from tests.support.snapshots import contents, restore, state
 # waits for the signal, goes on towards it, or waits again when it comes.
 COMMAND = """
 import sys, time
-from dpdask import releasing
+from dpdask.releases import api as releasing
 
 stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 
@@ -221,7 +221,7 @@ def test_interrupted_after_publication_resume_concludes(begun: Begun) -> None:
     )
     assert found.code == 143
     assert (
-        f"is published: `dpdask resume {spec}` concludes it; it can no longer be given up"
+        f"is published: `dpdask resume {spec}` commits it; it can no longer be aborted"
         in found.line
     )
     assert contents(space.folder / "out.zarr") == begun.whole
