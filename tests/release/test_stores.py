@@ -270,7 +270,7 @@ def change_card(space: Workspace, change: Any) -> None:
             "not that of its body",
         ),
         (lambda card: card.update(extra=1), "schema at extra"),
-        (lambda card: card.update(release="0" * 64), "does not know"),
+        (lambda card: card.update(release_id="0" * 64), "does not know"),
     ],
 )
 def test_verify_finds_a_card_that_contradicts_itself(
