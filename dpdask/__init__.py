@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from dpdask.planning.build_mechanism import calibrate
     from dpdask.releases.api import plan, release
-    from dpdask.releases.verify import open_release
+    from dpdask.releases.read import open_release
     from dpdask.spec import ReleaseSpec
 
     __version__ = version("dpdask")
@@ -43,7 +43,7 @@ __all__ = [
 _LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client with them
     "ReleaseSpec": "dpdask.spec",
     "calibrate": "dpdask.planning.build_mechanism",
-    "open_release": "dpdask.releases.verify",
+    "open_release": "dpdask.releases.read",
     "plan": "dpdask.releases.api",
     "release": "dpdask.releases.api",
 }

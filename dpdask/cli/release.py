@@ -139,7 +139,7 @@ def abort(
 @_json_option
 def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
     """The release card of a published array."""
-    from dpdask.releases.verify import read_card
+    from dpdask.releases.read import read_card
     from dpdask.views.terminal import card_table
 
     card = read_card(url, _parsed_options(options))
@@ -210,8 +210,8 @@ def registry(url: str, options: tuple[str, ...]) -> None:
     """The release as an entry of the OpenDP deployments registry, in YAML."""
     import yaml
 
+    from dpdask.releases.read import read_card
     from dpdask.releases.registry import registry_entry
-    from dpdask.releases.verify import read_card
 
     click.echo(
         yaml.safe_dump(
@@ -238,7 +238,7 @@ def demo(as_flow: bool, folder: str | None) -> None:
     with interruptible() as interruption:
         from dpdask.cli.demo import prepare_demo
         from dpdask.releases.api import release
-        from dpdask.releases.verify import read_card
+        from dpdask.releases.read import read_card
         from dpdask.spec import load_release_spec
         from dpdask.views.terminal import card_table
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from dpdask.errors import ClusterError, redact_exceptions
-from dpdask.execution import tasks
+from dpdask.execution.trust import trust_violation
 from dpdask.signals import children_without_ctrl_c, signals_deferred
 from dpdask.spec.release import ComputeSection, TlsSection
 
@@ -252,7 +252,7 @@ def _check_workers(client: DaskClient) -> None:
     violations: Mapping[str, object] = {}
     with redact_exceptions(ClusterError, failed), contextlib.suppress(TimeoutError):
         client.wait_for_workers(1, timeout=60)
-        violations = client.run(tasks.trust_violation, version())
+        violations = client.run(trust_violation, version())
     if not violations:
         raise ClusterError("the cluster has no workers after 60 seconds; start some")
     for violation in violations.values():

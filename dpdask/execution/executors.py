@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from dpdask.errors import ClusterError, redact_exceptions
 from dpdask.execution import cluster
 from dpdask.execution.cluster import DaskClient, DaskFuture, version
-from dpdask.execution.tasks import run_on_trusted_worker
+from dpdask.execution.trust import run_on_trusted_worker
 from dpdask.spec.release import ComputeSection
 
 __all__ = ["DaskExecutor", "Executor", "Handle", "InlineExecutor", "connect"]

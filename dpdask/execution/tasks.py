@@ -8,16 +8,15 @@ what it came from.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dpdask.errors import ClusterError, ReleaseError, redact_exceptions
+from dpdask.errors import ReleaseError, redact_exceptions
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
@@ -39,13 +38,10 @@ __all__ = [
     "clip_part",
     "noisy_answer",
     "norms_part",
-    "run_on_trusted_worker",
     "sum_part",
-    "trust_violation",
     "write_tiles",
 ]
 
-R = TypeVar("R")
 V = TypeVar("V")
 
 SquaredNorms = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
@@ -120,55 +116,6 @@ class TileJob:
 
     def __repr__(self) -> str:
         return "<TileJob>"
-
-
-class _MemoryManager(Protocol):
-    """What is used of the memory manager of a Dask worker; attributes differ between versions."""
-
-    memory_limit: int | None
-
-
-class DaskWorker(Protocol):
-    """What is used of ``distributed.Worker``."""
-
-    @property
-    def memory_manager(self) -> _MemoryManager:
-        """What decides when the worker spills."""
-
-
-def trust_violation(version: str, dask_worker: DaskWorker) -> str | None:
-    """Return why a worker must not see data, None if it may. Dask passes the worker.
-
-    It must run the same dpdask, and must not move its memory to disk.
-    """
-    installed = importlib.metadata.version("dpdask")
-    if installed != version:
-        return (
-            f"a worker runs dpdask {installed}, this is {version}; install the same version"
-            " everywhere"
-        )
-    memory = dask_worker.memory_manager
-    fractions = [getattr(memory, f"memory_{name}_fraction", True) for name in ("target", "spill")]
-    limited = getattr(memory, "memory_limit", True)  # without a limit nothing is spilled
-    if limited and any(fractions):
-        return (
-            "a worker may spill to disk, where raw values would stay; set"
-            " distributed.worker.memory.target and .spill to false in its Dask configuration"
-        )
-    return None
-
-
-def run_on_trusted_worker(version: str, function: Callable[..., R], *args: object) -> R:
-    """Run a task, unless the worker, which may have joined late, must not see data."""
-    from distributed import get_worker
-
-    worker = get_worker()
-    if getattr(worker, "dpdask_trusted", None) != version:
-        violation = trust_violation(version, cast("DaskWorker", worker))
-        if violation is not None:
-            raise ClusterError(violation)
-        worker.dpdask_trusted = version  # type: ignore[attr-defined]
-    return function(*args)
 
 
 @_redacted

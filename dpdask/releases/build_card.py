@@ -1,6 +1,4 @@
-"""Writing a release card: what a plan, its noise and the ledger say of a release, and nothing of
-the data.
-"""
+"""Build a release card from a plan, its noise and the ledger; nothing of the data is in it."""
 
 from __future__ import annotations
 
@@ -20,7 +18,14 @@ __all__ = ["Charge", "make_card"]
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What the ledger says of a charged release."""
+    """What the ledger says of a charged release.
+
+    Args:
+        reserved_at: When it was charged.
+        total: The total budget of its dataset.
+        cumulative_epsilon: What the dataset has spent with it, at the total's delta.
+        head: The newest entry of the dataset's hash chain.
+    """
 
     reserved_at: str
     total: PrivacyBudget
@@ -47,7 +52,7 @@ def make_card(
         attributes: The source's attributes that were declared public.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
-    query, spec, layout = data.query, plan.spec, plan.layout
+    query, spec = data.query, plan.spec
     return ReleaseCard.model_validate(
         {
             "release_id": release_id,
@@ -56,46 +61,19 @@ def make_card(
             "description": spec.publish.description,
             "curator": spec.budget.curator,
             "guarantee": plan.guarantee.to_dict(),
-            "privacy_unit": {
-                "adjacency": str(query.sensitivity.adjacency),
-                "record_axis": query.units_axis,
-                "bound": query.bound_to_dict(data.discretized),
-                "max_contributions": query.max_contributions,
-                "contributions": "one record per unit"
-                if query.max_contributions == 1
-                else "declared",
-            },
+            "privacy_unit": _privacy_unit(data),
             "sensitivity": {
                 "set": query.sensitivity.to_dict(),
                 "l2": query.sensitivity.radius,
                 "origin": str(query.sensitivity.origin),
             },
             "query": query.to_dict(),
-            "mechanism": _mechanism_facts(spec),
+            "mechanism": _mechanism(spec),
             "noise": noise_arrays(data.noise.to_dict())[0],
             "grid": data.grid_to_dict(),
             "directions": None if plan.directions is None else _directions(plan.directions),
-            "composition": {
-                "dataset": spec.budget.dataset,
-                "steps": spec.composition.steps,
-                "steps_are_independent": "declared" if spec.composition.steps > 1 else None,
-                "sampling": _sampling_facts(spec, query.max_contributions),
-                "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
-                "cumulative_epsilon": charge.cumulative_epsilon,
-            },
-            "released": {
-                "array": layout.name,
-                "shape": list(layout.shape),
-                "dtype": layout.dtype,
-                "chunks": list(layout.chunks),
-                "shards": None if layout.shards is None else list(layout.shards),
-                "codec": layout.codec,
-                "dimension_names": list(layout.dimension_names),
-                "noise_std": query.released_std(data.noise),
-                "scale_factor": plan.scale_factor,
-                "attributes": attributes,
-                "coordinates": list(spec.publish.coordinates),
-            },
+            "composition": _composition(spec, charge, query.max_contributions),
+            "released": _released(plan, data, attributes),
             "unprotected": _unprotected(plan),
             "software": software_versions(),
             "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
@@ -104,8 +82,52 @@ def make_card(
     )
 
 
-def _sampling_facts(spec: ReleaseSpec, contributions: int) -> Json | None:
-    """Who was sampled, and how often a privacy unit therefore takes part."""
+def _privacy_unit(data: Component) -> Json:
+    """Return whom the release protects."""
+    query = data.query
+    alone = query.max_contributions == 1
+    return {
+        "adjacency": str(query.sensitivity.adjacency),
+        "record_axis": query.units_axis,
+        "bound": query.bound_to_dict(data.discretized),
+        "max_contributions": query.max_contributions,
+        "contributions": "one record per unit" if alone else "declared",
+    }
+
+
+def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
+    """Return the release among the others of its dataset."""
+    steps = spec.composition.steps
+    return {
+        "dataset": spec.budget.dataset,
+        "steps": steps,
+        "steps_are_independent": "declared" if steps > 1 else None,
+        "sampling": _sampling(spec, contributions),
+        "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
+        "cumulative_epsilon": charge.cumulative_epsilon,
+    }
+
+
+def _released(plan: ReleasePlan, data: Component, attributes: Json) -> Json:
+    """Return the published array, enough to build its metadata again."""
+    layout = plan.layout
+    return {
+        "array": layout.name,
+        "shape": list(layout.shape),
+        "dtype": layout.dtype,
+        "chunks": list(layout.chunks),
+        "shards": None if layout.shards is None else list(layout.shards),
+        "codec": layout.codec,
+        "dimension_names": list(layout.dimension_names),
+        "noise_std": data.query.released_std(data.noise),
+        "scale_factor": plan.scale_factor,
+        "attributes": attributes,
+        "coordinates": list(plan.spec.publish.coordinates),
+    }
+
+
+def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:
+    """Return who was sampled, and how often a privacy unit therefore takes part."""
     sampling = spec.composition.sampling
     if sampling is None:
         return None
@@ -114,9 +136,7 @@ def _sampling_facts(spec: ReleaseSpec, contributions: int) -> Json | None:
 
 
 def _directions(component: Component) -> Json:
-    """The covariance that noise directions came from, enough to compute its share of the guarantee
-    again.
-    """
+    """Return the covariance of the noise directions, enough to recompute its privacy cost."""
     query = component.query
     return {
         "query": query.to_dict(),
@@ -127,14 +147,14 @@ def _directions(component: Component) -> Json:
     }
 
 
-def _mechanism_facts(spec: ReleaseSpec) -> Json:
-    """The mechanism as it was asked for; large matrices are left to the noise description."""
-    facts: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {name: value for name, value in facts.items() if count_numbers(value) <= LARGE}
+def _mechanism(spec: ReleaseSpec) -> Json:
+    """Return the mechanism as the spec names it; large matrices are in the noise description."""
+    options: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {name: value for name, value in options.items() if count_numbers(value) <= LARGE}
 
 
 def _unprotected(plan: ReleasePlan) -> list[str]:
-    """What the release shows as it is."""
+    """Return what the release shows without protection."""
     shown = [
         "the shape, dtype and chunking of the result",
         "that the release was made, when, and by which spec",

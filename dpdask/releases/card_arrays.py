@@ -1,10 +1,6 @@
-"""Numbers of the noise that are too many for a card: arrays of the published group, named on the
-card.
-"""
+"""Numbers of the noise that are too many for a card: arrays of the group, named on the card."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -17,20 +13,21 @@ LARGE = 100  # numbers in a list that the card repeats in full
 CardArrays = dict[str, Floats]
 
 
-def count_numbers(value: Any) -> int:
-    """How many numbers a JSON value holds."""
+def count_numbers(value: object) -> int:
+    """Return how many numbers a JSON value holds."""
     if isinstance(value, dict):
         return sum(count_numbers(inner) for inner in value.values())
     return sum(count_numbers(inner) for inner in value) if isinstance(value, list) else 1
 
 
 def noise_arrays(description: Json) -> tuple[Json, CardArrays]:
-    """A description with its long lists of numbers taken out, each replaced by ``{"array": name}``,
-    and those arrays.
+    """Return a description without its long lists of numbers, and these as arrays.
+
+    Each is replaced by ``{"array": name}``.
     """
     arrays: CardArrays = {}
 
-    def shortened(value: Any, path: str) -> Any:
+    def shortened(value: object, path: str) -> object:
         if isinstance(value, dict):
             return {key: shortened(inner, f"{path}_{key}") for key, inner in value.items()}
         if (
@@ -44,17 +41,18 @@ def noise_arrays(description: Json) -> tuple[Json, CardArrays]:
             return [shortened(inner, f"{path}_{index}") for index, inner in enumerate(value)]
         return value
 
-    return shortened(description, "noise"), arrays
+    short = {key: shortened(value, f"noise_{key}") for key, value in description.items()}
+    return short, arrays
 
 
-def with_arrays(description: Any, arrays: CardArrays) -> Any:
-    """The description that :func:`noise_arrays` shortened, its arrays put back."""
-    if isinstance(description, dict):
-        if set(description) == {"array"}:
-            return arrays[description["array"]]
-        return {key: with_arrays(inner, arrays) for key, inner in description.items()}
-    return (
-        [with_arrays(inner, arrays) for inner in description]
-        if isinstance(description, list)
-        else description
-    )
+def with_arrays(description: Json, arrays: CardArrays) -> Json:
+    """Return the description that :func:`noise_arrays` shortened, its arrays put back."""
+    return {key: _with_arrays(value, arrays) for key, value in description.items()}
+
+
+def _with_arrays(value: object, arrays: CardArrays) -> object:
+    if isinstance(value, dict):
+        return arrays[value["array"]] if set(value) == {"array"} else with_arrays(value, arrays)
+    if isinstance(value, list):
+        return [_with_arrays(inner, arrays) for inner in value]
+    return value

@@ -12,8 +12,9 @@ from dpdask.errors import ReleaseError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerEntry
 from dpdask.planning import spec_digest
 from dpdask.releases.card import ReleaseCard, card_from_attributes, card_text
+from dpdask.releases.read import published_card
 from dpdask.releases.recovery import Action, Command, Refusal, Target, decide, observe
-from dpdask.releases.verify import check_objects, check_signature, published_card
+from dpdask.releases.verify import check_objects, check_signature
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import ROOT, Publisher, Storage
 

@@ -10,8 +10,8 @@ from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger, LedgerEntry
 from dpdask.planning import ReleasePlan
 from dpdask.releases.closing import Receipt, abandon, adopt
+from dpdask.releases.read import published_card
 from dpdask.releases.recovery import Target
-from dpdask.releases.verify import published_card
 from dpdask.storage import Publisher
 
 __all__ = ["Context", "adopt_if_published", "check_open", "check_unchanged"]

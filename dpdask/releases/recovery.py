@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dpdask.errors import OutputLockDamaged
 from dpdask.ledger import Ledger, LedgerEntry
+from dpdask.releases.read import published_card
 from dpdask.releases.recovery_table import (
     Action,
     Advice,
@@ -23,7 +24,6 @@ from dpdask.releases.recovery_table import (
     decide,
     table_markdown,
 )
-from dpdask.releases.verify import published_card
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import LocalStorage, Publisher, Storage, read_output_lock
 

@@ -1,10 +1,9 @@
-"""Published releases: open one, read its card, and recompute what it says of itself."""
+"""Verify a published release: recompute what it says of itself."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 
@@ -49,40 +48,8 @@ __all__ = [
     "card_statement",
     "check_objects",
     "check_signature",
-    "open_release",
-    "published_card",
-    "read_card",
     "verify_release",
 ]
-
-
-def published_card(output: Storage, name: str | None = None) -> ReleaseCard | None:
-    """The card of the output, if there is one, and of this very release if a name is given."""
-    if output.read("zarr.json") is None:
-        return None
-    try:
-        card = card_from_attributes(dict(open_group(output).attrs))
-    except (VerificationFailed, StoreError):
-        return None
-    return card if name in (None, card.release_id) else None
-
-
-def read_card(url: str, options: Json | None = None) -> ReleaseCard:
-    """The release card of a published group."""
-    return card_from_attributes(dict(open_group(open_storage(url, options)).attrs))
-
-
-def open_release(url: str, options: Json | None = None) -> Any:
-    """A published release as an xarray.DataArray; without xarray, the pair (zarr array, release
-    card).
-    """
-    place = open_storage(url, options)
-    card = card_from_attributes(dict(open_group(place).attrs))
-    try:
-        import xarray
-    except ModuleNotFoundError:
-        return open_group(place)[card.released.array], card
-    return xarray.open_zarr(place.zarr_store(), consolidated=True)[card.released.array]
 
 
 def verify_release(
@@ -91,27 +58,29 @@ def verify_release(
     ledger: Ledger | None = None,
     trust: PublicKey | None = None,
 ) -> ReleaseCard:
-    """Recompute what a release says of itself: schema, every object, metadata, guarantee,
-    signature.
+    """Recompute schema, every object, metadata, guarantee and signature of a release.
 
-    Without a ledger or a trusted key, a release that was rewritten as a whole, to agree with
-    itself, is not found.
+    Without a ledger or a trusted key, a release that was rewritten as a whole, so that it agrees
+    with itself, is not detected.
 
-    Args: url: The published group. options: Storage options. ledger: Also check that this ledger
-        committed this very card, and holds the entry that the card names. trust: Also check that
-        this key signed the release.
+    Args:
+        url: The published group.
+        options: Storage options.
+        ledger: Also check that this ledger committed this very card, and holds the entry that the
+            card names.
+        trust: Also check that this key signed the release.
 
     Raises:
         VerificationFailed: At the first thing that does not hold.
     """
-    place = open_storage(url, options)
-    root = place.read(ROOT)
+    storage = open_storage(url, options)
+    root = storage.read(ROOT)
     if root is None:
         raise StoreError("there is no published release; check the path or URL")
     card = _card_of(root)
-    check_objects(place, card, root)
-    _check_documents(place, card, root)
-    check_guarantee(card, _noise_of(place, card))
+    check_objects(storage, card, root)
+    _check_documents(storage, card, root)
+    check_guarantee(card, _noise_of(storage, card))
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)
@@ -119,7 +88,7 @@ def verify_release(
 
 
 def _card_of(root: bytes) -> ReleaseCard:
-    """The card in a group's root document."""
+    """Return the card in a group's root document."""
     try:
         attributes = dict(json.loads(root)["attributes"])
     except (ValueError, KeyError, TypeError):
@@ -129,20 +98,27 @@ def _card_of(root: bytes) -> ReleaseCard:
     return card_from_attributes(attributes)
 
 
-def check_objects(place: Storage, card: ReleaseCard, root: bytes) -> None:
-    """Every stored object is the one in the manifest, none is missing or too many, and the manifest
-    is the card's.
+def check_objects(storage: Storage, card: ReleaseCard, root: bytes) -> None:
+    """Check that every stored object is the one in the manifest, and the manifest the card's.
 
-    ``root`` is the group's own metadata document, which may not be in its place yet.
+    None may be missing, and none may be added.
+
+    Args:
+        storage: Where the objects are.
+        card: The card of the release.
+        root: The group's own metadata document, which may not be in its place yet.
+
+    Raises:
+        VerificationFailed: At the first difference.
     """
     if card.manifest is None:
         raise VerificationFailed("the card has no manifest; the release was never complete")
-    entries = parse_manifest(place.read(f"{MANIFEST_ARRAY}/c/0") or b"")
+    entries = parse_manifest(storage.read(f"{MANIFEST_ARRAY}/c/0") or b"")
     if merkle_root(entries) != card.manifest.root or len(entries) != card.manifest.objects:
         raise VerificationFailed("the manifest is not the one on the card: its Merkle root differs")
     expected = {entry.key: entry for entry in entries}
     own = manifest_documents(entries)
-    sizes = {ROOT: 0} | {name: size for name, size, _ in place.without_links().listing()}
+    sizes = {ROOT: 0} | {name: size for name, size, _ in storage.without_links().listing()}
     for name in sorted(set(sizes) - set(expected) - set(own)):
         raise VerificationFailed(
             f"{name!r} is stored beside the release but not in its manifest: it was added later"
@@ -155,7 +131,7 @@ def check_objects(place: Storage, card: ReleaseCard, root: bytes) -> None:
                 f"{name!r} is a link or not a plain file; restore it from a copy"
             )
     for name, content in own.items():
-        if place.read(name) != content:
+        if storage.read(name) != content:
             raise VerificationFailed(
                 f"{name!r} was changed after publication; restore it from a copy"
             )
@@ -165,21 +141,22 @@ def check_objects(place: Storage, card: ReleaseCard, root: bytes) -> None:
             "'zarr.json' of the group, which holds the card, was changed after publication"
         )
     for name, entry in expected.items():
-        with place.viewed(name) as found:
-            if found is None or found.size != entry.size or digest_of([found]) != entry.digest:
+        with storage.viewed(name) as stored:
+            intact = stored is not None and stored.size == entry.size
+            if stored is None or not intact or digest_of([stored]) != entry.digest:
                 raise VerificationFailed(
                     f"{name!r} was changed after publication: its BLAKE3 digest is not the"
                     " manifest's"
                 )
 
 
-def _check_documents(place: Storage, card: ReleaseCard, root: bytes) -> None:
-    """The metadata follow from the card, and the group's copies of them are copies."""
+def _check_documents(storage: Storage, card: ReleaseCard, root: bytes) -> None:
+    """Check that metadata follow from the card, and that the group's copies of them are equal."""
     document = json.loads(root)
     if document["attributes"] != group_attributes(card, document["attributes"].get("dp_signature")):
         raise VerificationFailed("the group's attributes do not follow from its card")
     for path, copied in document.get("consolidated_metadata", {}).get("metadata", {}).items():
-        own = json.loads(place.read(f"{path}/{ROOT}") or b"{}")
+        own = json.loads(storage.read(f"{path}/{ROOT}") or b"{}")
         if own != {
             name: copied[name] for name in copied if name in own or name != "consolidated_metadata"
         }:
@@ -187,36 +164,36 @@ def _check_documents(place: Storage, card: ReleaseCard, root: bytes) -> None:
                 f"the metadata of {path!r} and the group's copy of it differ; restore them from"
                 " a copy"
             )
-    facts = card.released
+    released = card.released
     try:
         layout = Layout(
-            name=facts.array,
-            shape=tuple(facts.shape),
-            chunks=tuple(facts.chunks),
-            shards=None if facts.shards is None else tuple(facts.shards),
-            dtype=facts.dtype,
-            codec=facts.codec,
-            dimension_names=tuple(facts.dimension_names),
+            name=released.array,
+            shape=tuple(released.shape),
+            chunks=tuple(released.chunks),
+            shards=None if released.shards is None else tuple(released.shards),
+            dtype=released.dtype,
+            codec=released.codec,
+            dimension_names=tuple(released.dimension_names),
         )
         same = (
             layout.metadata(array_attributes(card))
-            == open_group(place, consolidated=False)[facts.array].metadata.to_dict()
+            == open_group(storage, consolidated=False)[released.array].metadata.to_dict()
         )
     except Exception:
         raise VerificationFailed(
-            f"the group has no readable array {facts.array!r}, which its card names"
+            f"the group has no readable array {released.array!r}, which its card names"
         ) from None
     if not same:
         raise VerificationFailed(
-            f"the metadata of {facts.array!r} (shape, dtype, names, attributes) do not follow"
+            f"the metadata of {released.array!r} (shape, dtype, names, attributes) do not follow"
             " from the card"
         )
 
 
-def _noise_of(place: Storage, card: ReleaseCard) -> Noise:
-    """The noise that the card describes, with the arrays that it refers to."""
+def _noise_of(storage: Storage, card: ReleaseCard) -> Noise:
+    """Return the noise that the card describes, with the arrays that it refers to."""
     try:
-        group = open_group(place, consolidated=False)[CARD_ARRAYS]
+        group = open_group(storage, consolidated=False)[CARD_ARRAYS]
         arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
         return noise_from_dict(with_arrays(card.noise, arrays))
     except (
@@ -233,7 +210,7 @@ def _noise_of(place: Storage, card: ReleaseCard) -> Noise:
 
 
 def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
-    """This very card was committed by a ledger that still holds what the card saw of it."""
+    """Check that a ledger committed this card, and still holds the entry that the card names."""
     dataset = card.composition.dataset
     if not ledger.contains(dataset, _head_of(card)):
         raise VerificationFailed(
@@ -253,9 +230,7 @@ def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
 
 
 def card_statement(card: ReleaseCard) -> bytes:
-    """What the curator signs: the card as a whole, and with it the manifest's root and the ledger's
-    head.
-    """
+    """Return what the curator signs: the card, and with it the manifest's root and ledger head."""
     if card.manifest is None:
         raise VerificationFailed("the card has no manifest; the release was never complete")
     digest = hashlib.sha256(card_text(card).encode()).hexdigest()
@@ -267,8 +242,15 @@ def _head_of(card: ReleaseCard) -> LedgerHead:
 
 
 def check_signature(card: ReleaseCard, root: bytes, trust: PublicKey | None = None) -> None:
-    """The signature, where there is one, is over this card by the key that the card names; with
-    ``trust``, by that very key.
+    """Check a signature: over this card, by the key that the card names.
+
+    Args:
+        card: The card of the release.
+        root: The group's root document, with the signature beside the card.
+        trust: The key that must have signed; None accepts unsigned releases and any key.
+
+    Raises:
+        VerificationFailed: The signature does not hold.
     """
     stored = json.loads(root)["attributes"].get("dp_signature")
     if stored is None and card.signed_by is None:

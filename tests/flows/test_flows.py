@@ -455,7 +455,7 @@ def test_a_served_series_publishes_twice_by_itself_and_is_then_paced(
         for run in server.runs("privatize-series")
         if run["state"]["name"] == "RateLimited"
     }
-    assert "paced: dataset 'people' has spent" in message
+    assert "rate limited: dataset 'people' has spent" in message
     assert list(space.ledger.state("people").releases.values()) == ["commit", "commit"]
     assert space.left_behind() == ["day-0-2.zarr", "day-2-4.zarr"]
     assert zarr.open_array(space.folder / "day-2-4.zarr" / "data", mode="r").shape == (60, 2)

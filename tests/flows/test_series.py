@@ -215,7 +215,7 @@ def test_a_batch_is_refused_as_a_whole_before_anything_is_charged(space: Workspa
         (
             batch(space, loud, {**loud, "privacy_unit": other}),
             InvalidSpec,
-            "differ in unit.adjacency",
+            "differ in privacy_unit.adjacency",
         ),
         (
             batch(space, quiet, {**quiet, "privacy_unit": across}),

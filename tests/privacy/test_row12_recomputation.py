@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from dpdask.errors import VerificationFailed
-from dpdask.releases.verify import read_card, verify_release
+from dpdask.releases.read import read_card
+from dpdask.releases.verify import verify_release
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
 

@@ -28,7 +28,7 @@ from tests.support.snapshots import contents, restore, state
 # waits for the signal, goes on towards it, or waits again when it comes.
 COMMAND = """
 import sys, time
-from dpdask.releases import api
+from dpdask.releases import api as releasing
 
 stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 
@@ -51,7 +51,7 @@ def watched(function):
     return lambda spec, on_progress: function(spec, on_progress=watch)
 
 if __name__ == "__main__":
-    api.release, api.resume = watched(api.release), watched(api.resume)
+    releasing.release, releasing.resume = watched(releasing.release), watched(releasing.resume)
     from dpdask.cli import main
     main(sys.argv[4:], prog_name="dpdask")
 """
@@ -221,7 +221,7 @@ def test_interrupted_after_publication_resume_concludes(begun: Begun) -> None:
     )
     assert found.code == 143
     assert (
-        f"is published: `dpdask resume {spec}` concludes it; it can no longer be given up"
+        f"is published: `dpdask resume {spec}` commits it; it can no longer be aborted"
         in found.line
     )
     assert contents(space.folder / "out.zarr") == begun.whole

@@ -24,7 +24,8 @@ from dpdask.planning import make_plan
 from dpdask.releases import build_card as cards
 from dpdask.releases import staging as stages
 from dpdask.releases.api import abort, abort_named, release, release_run, resume
-from dpdask.releases.verify import published_card, read_card, verify_release
+from dpdask.releases.read import published_card, read_card
+from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher, Storage, open_storage
 from dpdask.storage.local import LocalStorage

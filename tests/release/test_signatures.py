@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpdask.cli import main
 from dpdask.errors import InvalidKey, VerificationFailed
 from dpdask.ledger import LedgerHead
-from dpdask.releases.verify import read_card, verify_release
+from dpdask.releases.read import read_card
+from dpdask.releases.verify import verify_release
 from dpdask.signing import (
     PublicKey,
     SignatureFacts,

@@ -24,7 +24,8 @@ import dpdask
 from dpdask.errors import StoreError, VerificationFailed
 from dpdask.releases.api import release, resume
 from dpdask.releases.card import json_schema
-from dpdask.releases.verify import open_release, read_card, verify_release
+from dpdask.releases.read import open_release, read_card
+from dpdask.releases.verify import verify_release
 from dpdask.storage import LocalStorage, open_storage, read_output_lock
 from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
@@ -269,7 +270,7 @@ def change_card(space: Workspace, change: Any) -> None:
             "not the radius of its set",
         ),
         (lambda card: card.update(extra=1), "schema at extra"),
-        (lambda card: card.update(release="0" * 64), "does not know"),
+        (lambda card: card.update(release_id="0" * 64), "does not know"),
     ],
 )
 def test_verify_finds_a_card_that_contradicts_itself(

@@ -136,7 +136,8 @@ def _forged(group: Path) -> None:
 
 def _signed_anew(group: Path) -> None:
     """The same, signed by a key of the forger's own."""
-    from dpdask.releases.verify import card_statement, read_card
+    from dpdask.releases.read import read_card
+    from dpdask.releases.verify import card_statement
     from dpdask.signing import fingerprint
 
     path = group.parent / "forger.key"
