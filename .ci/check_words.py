@@ -1,7 +1,6 @@
 """Find words that the project does not use: ``python .ci/check_words.py [PATH ...]``.
 
-The list is ``words.txt`` beside this file. ``words-todo.txt``, while there is one, holds lines
-``PATH`` of files and folders that are not yet checked; an empty or missing file checks all.
+The list is ``words.txt`` beside this file.
 """
 
 from __future__ import annotations
@@ -126,17 +125,16 @@ def files(root: Path, targets: Sequence[str], skipped: set[str]) -> Iterator[Pat
                 yield path
 
 
-def check(root: Path, targets: Sequence[str], rules: Sequence[Rule], todo: set[str]) -> list[str]:
+def check(root: Path, targets: Sequence[str], rules: Sequence[Rule]) -> list[str]:
     """Return one line for each finding, in the order of the files.
 
     Args:
         root: The root of the project.
         targets: Files and folders below it.
         rules: The word list.
-        todo: Files and folders that are not yet checked.
     """
     lines = []
-    for path in files(root, targets, SKIPPED | todo):
+    for path in files(root, targets, SKIPPED):
         relative = path.relative_to(root).as_posix()
         findings = check_text(relative, path.read_text(encoding="utf-8"), rules)
         lines += [str(each) for each in sorted(findings, key=lambda each: each.line)]
@@ -146,8 +144,7 @@ def check(root: Path, targets: Sequence[str], rules: Sequence[Rule], todo: set[s
 def main(arguments: Sequence[str]) -> int:
     """Print what was found; 1 if there was anything."""
     rules = read_rules(HERE / "words.txt")
-    todo = set(_lines(HERE / "words-todo.txt"))
-    lines = check(ROOT, arguments or TARGETS, rules, todo)
+    lines = check(ROOT, arguments or TARGETS, rules)
     print("\n".join(lines) or "words: nothing found")
     return 1 if lines else 0
 

@@ -11,7 +11,7 @@ from dpdask.mechanisms.reproductions.mvg import mvg
 from dpdask.mechanisms.reproductions.mvg_allocation import (
     Allocation,
     Binary,
-    Given,
+    FixedShares,
     MaxPnr,
     Uniform,
 )
@@ -21,7 +21,7 @@ __all__ = [
     "Allocation",
     "Binary",
     "Calibration",
-    "Given",
+    "FixedShares",
     "MaxPnr",
     "Steps",
     "Uniform",

@@ -17,7 +17,7 @@ from dpdask.mechanisms.reproductions.mvg import mvg
 from dpdask.mechanisms.reproductions.mvg_allocation import (
     Allocation,
     Binary,
-    Given,
+    FixedShares,
     MaxPnr,
     Uniform,
 )
@@ -220,7 +220,7 @@ def _given(section: MvgSection) -> Allocation:
         raise InvalidMechanism(
             "allocation given has no shares; give one share per direction, summing to at most 1"
         )
-    return Given(shares=section.shares, directions=_public_directions(section.directions))
+    return FixedShares(shares=section.shares, directions=_public_directions(section.directions))
 
 
 def _max_pnr(section: MvgSection) -> Allocation:

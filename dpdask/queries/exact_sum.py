@@ -131,7 +131,7 @@ class SumBounds:
             return 50
         return 25 if self.power == 1 else 21
 
-    def room(self, bits: int) -> int:
+    def record_bits(self, bits: int) -> int:
         """Return how many bits a sum of ``bits`` bits leaves for one record."""
         return bits - (self.records - 1).bit_length()
 
@@ -176,9 +176,9 @@ class SumBounds:
             Grid.for_range(sigma=step * steps_per_sigma, low=low, high=high)
         return RecordRule(grid=grid, record_axis=self.record_axis, ranges=self.ranges)
 
-    def fine_sum(self, room: int) -> ExactSum:
-        """Return the sum of records of at most ``room`` bits, on a grid of powers of two."""
-        bits = min(self.entry_bits, room // self.power) - 1
+    def fine_sum(self, record_bits: int) -> ExactSum:
+        """Return the sum of records of at most ``record_bits`` bits, on a grid of powers of two."""
+        bits = min(self.entry_bits, record_bits // self.power) - 1
         if bits < 8:
             raise OutOfReach(f"{self.records} records are too many for an exact sum; release fewer")
         rule = self.rule(fine_clip_grid(self.largest, bits=bits).step)
@@ -190,7 +190,7 @@ class SumBounds:
     def finer_bits(self, answer_step: float) -> int:
         """Return by how many bits the step of the sum may be finer than that of the answer."""
         steps = math.log2(self.largest) * self.power - math.log2(answer_step)
-        most = min(self.power * self.entry_bits, self.room(_SUM_BITS * self.power))
+        most = min(self.power * self.entry_bits, self.record_bits(_SUM_BITS * self.power))
         return max(0, min(math.floor(most - steps), _SUM_BITS - 2))
 
 
@@ -220,7 +220,7 @@ def _sum_on_whitened_grid(
     noise: KroneckerNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
 ) -> tuple[Discretized, ExactSum]:
     """Round the sum to a grid of powers of two, then its whitened entries to the noise's grid."""
-    exact_sum = bounds.fine_sum(bounds.room(_SUM_BITS * bounds.power))
+    exact_sum = bounds.fine_sum(bounds.record_bits(_SUM_BITS * bounds.power))
     step = exact_sum.answer_step
     prior_rounding = math.sqrt(bounds.entries) * step if exact_sum.shift else 0.0
     answer = bounds.answer_bounds(margin=step, prior_rounding=prior_rounding)
@@ -233,7 +233,7 @@ def _sum_of_spherical(
     noise: SphericalNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
 ) -> tuple[Discretized, ExactSum]:
     """Leave the sum as it is: its own sum with the noise is rounded."""
-    exact_sum = dataclasses.replace(bounds.fine_sum(bounds.room(_ANSWER_BITS)), shift=0)
+    exact_sum = dataclasses.replace(bounds.fine_sum(bounds.record_bits(_ANSWER_BITS)), shift=0)
     answer = bounds.answer_bounds()
     return discretize(noise, answer, mu=mu, steps_per_sigma=steps_per_sigma), exact_sum
 

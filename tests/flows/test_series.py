@@ -59,7 +59,7 @@ def cut_off(space: Workspace, folder: str = "a") -> None:
 
 def test_an_unfinished_window_is_finished_where_it_began(space: Workspace) -> None:
     """Also when the deployment now says another output: the window is charged once, and the series
-    goes on.
+    resumes.
     """
     space.source(people(60, 4), chunks=(60, 2))
     cut_off(space)
@@ -123,7 +123,7 @@ def test_appending_during_a_run_burns_only_windows_that_end_inside_a_chunk(
 
 
 def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
-    """Another array under the same name neither takes up an open window, and burns it, nor begins
+    """Another array under the same name neither resumes an open window, and burns it, nor begins
     where this one stopped.
     """
     space.source(people(60, 4), chunks=(60, 2))

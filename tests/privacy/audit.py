@@ -475,7 +475,7 @@ class Subject:
 
 
 def _decoded(layout: Any, index: tuple[int, ...], stored: bytes) -> Values:
-    """A staged write unit as values."""
+    """A staged write chunk as values."""
     box = layout.region(index)
     if layout.shards is None and layout.codec == "none":
         whole = np.frombuffer(stored[:-4], layout.dtype).reshape(layout.chunks)

@@ -49,7 +49,7 @@ class Campaign:
     def run(
         self, folder: Path, mechanism: str, *, seed: int, specs: int, groups: int, variants: int
     ) -> None:
-        """Audit ``specs`` accepted specs of a mechanism; give up when far too many are refused."""
+        """Audit ``specs`` accepted specs of a mechanism; stop when far too many are refused."""
         rng = np.random.default_rng([seed, sum(map(ord, self.query + mechanism))])
         row = self.rows.setdefault(mechanism, Row())
         while row.specs < specs and row.refused <= 3 * specs + 20:

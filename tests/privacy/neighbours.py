@@ -408,7 +408,7 @@ def resized_groups(
 
 
 def _within(one: Values, other: Values, radius: float) -> bool:
-    """Whether two stored arrays are at most ``radius`` apart, exactly for small ones and with room
+    """Whether two stored arrays are at most ``radius`` apart, exact for small ones and with margin
     to spare for large ones.
     """
     moved = np.flatnonzero(one != other)

@@ -57,7 +57,7 @@ def killed_at(stage: str, share: float, spec: Path, again: str = "release") -> N
 
 @pytest.fixture
 def begun(space: Workspace) -> tuple[Workspace, Path]:
-    """A release killed just after its key was issued, and a spec to go on with."""
+    """A release killed just after its key was issued, and a spec to resume with."""
     space.source(people(64, 8), chunks=(4, 8))
     spec = space.write_spec(publish={"codec": "zstd"}, compute={"threads": 1, "task_size": 1})
     killed_at("key", 0, spec)
@@ -111,7 +111,7 @@ resume(sys.argv[2])
 def test_a_file_cut_short_by_a_kill_is_not_published(
     begun: tuple[Workspace, Path], write: int
 ) -> None:
-    """Killed while a file (a chunk, a document) has its temporary name: that file is none of the
+    """Killed while a file (a chunk, a document) has its temporary name: that file is not one of the
     release's.
     """
     space, spec = begun

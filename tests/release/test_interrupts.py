@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line that says what was charged and how to go on, exit code 130 or 143,
+"""Ctrl-C and SIGTERM: one line that says what was charged and how to resume, exit code 130 or 143,
 and nothing is lost.
 """
 
@@ -25,7 +25,7 @@ from tests.release.test_crashes import killed_at
 from tests.support.snapshots import contents, restore, state
 
 # The command as users start it, but for the progress, which says when a moment has come and then
-# waits for the signal, goes on towards it, or waits again when it comes.
+# waits for the signal, continues towards it, or waits again when it comes.
 COMMAND = """
 import sys, time
 from dpdask.releases import api as releasing
@@ -35,7 +35,7 @@ stage, share, then = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 def watch(progress):
     if progress.stage == stage and progress.done >= share * progress.total:
         # at full speed for a while, so that the signal comes anywhere, then slowly, so it comes
-        if then == "go on":
+        if then == "continue":
             print("NOW", flush=True)
             time.sleep(0.25 if progress.done > 0.6 * progress.total else 0)
             return
@@ -168,7 +168,7 @@ def way_on(spec: Path) -> str:
     ("signum", "stage", "share", "then"),
     [
         (signal.SIGTERM, "tiles", 0.5, "wait"),
-        (signal.SIGINT, "tiles", 0.1, "go on"),
+        (signal.SIGINT, "tiles", 0.1, "continue"),
         (signal.SIGTERM, "verify", 0.5, "wait"),
         (signal.SIGINT, "ready", 0, "wait"),
     ],
@@ -185,7 +185,7 @@ def test_an_interrupted_release_resumes_to_identical_bytes(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "stage", "then"),
-    [(signal.SIGINT, "tiles", "go on"), (signal.SIGTERM, "verify", "wait")],
+    [(signal.SIGINT, "tiles", "continue"), (signal.SIGTERM, "verify", "wait")],
     ids=["Ctrl-C", "kill"],
 )
 def test_worker_processes_end_with_an_interrupted_command(

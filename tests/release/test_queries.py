@@ -418,7 +418,7 @@ def test_an_uncertified_mechanism_is_released_only_at_the_callers_word(space: Wo
     charged = space.spent()
     assert (
         charged > receipt.card.guarantee.claimed.epsilon
-    )  # the verified price, not the claimed one
+    )  # the verified cost, not the claimed one
 
 
 @pytest.mark.parametrize("mechanism", ["mvg", "udn"])

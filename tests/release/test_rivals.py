@@ -67,7 +67,7 @@ def test_what_an_aborted_release_left_is_never_taken_up(space: Workspace) -> Non
     shutil.copytree(space.folder / STAGING, left)
     abort(loud)
     assert not (space.folder / STAGING).exists()
-    (left / "release.json").unlink()  # an abort that was cut off, or whose driver went on writing
+    (left / "release.json").unlink()  # an abort that was cut off, or whose driver kept writing
     left.rename(space.folder / STAGING)
     space.release(privacy=QUIET)
     assert is_quiet(space.values())

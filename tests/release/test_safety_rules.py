@@ -161,8 +161,8 @@ def _small(space: Workspace) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_rule_9_trust_boundary(space: Workspace) -> None:
-    """A cluster that does not encrypt, or may spill, is refused unless the spec says otherwise in
-    so many words.
+    """A cluster that does not encrypt, or may spill, is refused unless the spec says otherwise
+    explicitly.
     """
     space.source(people())
     with pytest.raises(ClusterError, match="does not encrypt"):

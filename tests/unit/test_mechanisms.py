@@ -15,7 +15,7 @@ from dpdask import Adjacency, Calibration, GaussianProfile, Origin, PrivacyBudge
 from dpdask.errors import InvalidMechanism, InvalidNoise, InvalidSensitivity, OutOfReach
 from dpdask.mechanisms import (
     Binary,
-    Given,
+    FixedShares,
     MaxPnr,
     analytic_gaussian,
     classic_gaussian,
@@ -335,8 +335,8 @@ def test_allocations_spend_no_more_than_the_bound() -> None:
         Binary(tau=0.5, chosen=[0, 2]),
         Binary(tau=0.5, chosen=[0], directions=basis),
         Binary(tau=0.8, directions=basis[:2]),
-        Given(shares=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1]),
-        Given(shares=[0.5, 0.2], directions=basis[:2]),
+        FixedShares(shares=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1]),
+        FixedShares(shares=[0.5, 0.2], directions=basis[:2]),
         MaxPnr(eigenvalues=[9.0, 5.0, 3.0, 1.0, 0.5, 0.1]),
         MaxPnr(eigenvalues=[9.0, 5.0, 3.0, 1.0, 0.5, 0.1], directions=basis),
     ]
@@ -369,7 +369,7 @@ def test_equi_modal_noise_colours_both_modes_alike() -> None:
         shape=(4, 4),
         gamma=2.0,
         theorem="psd",
-        allocation=Given(shares=[0.4, 0.3, 0.2, 0.1]),
+        allocation=FixedShares(shares=[0.4, 0.3, 0.2, 0.1]),
     )
     assert isinstance(calibration.noise, KroneckerNoise)
     assert calibration.noise.factors[0] == calibration.noise.factors[1]
@@ -497,7 +497,7 @@ def test_rank_one_beyond_floating_point_is_refused() -> None:
                 sensitivity=ball(1.0),
                 shape=(2, 2),
                 gamma=1.0,
-                allocation=Given(shares=[0.9, 0.2]),
+                allocation=FixedShares(shares=[0.9, 0.2]),
             ),
             "sum to 1.1",
         ),

@@ -19,7 +19,7 @@ from dpdask.noise import Factor, ScaledIdentity
 from dpdask.noise.factors import along_directions, check_orthonormal
 from dpdask.types import Floats
 
-__all__ = ["Allocation", "Binary", "Given", "MaxPnr", "Uniform"]
+__all__ = ["Allocation", "Binary", "FixedShares", "MaxPnr", "Uniform"]
 
 _UP = 1 + 1e-14
 _Rows = Sequence[Sequence[float]]
@@ -111,7 +111,7 @@ class Binary(Allocation):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given(Allocation):
+class FixedShares(Allocation):
     """The caller's own shares; what they leave is spread over the directions without one."""
 
     shares: Sequence[float]
