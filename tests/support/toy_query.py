@@ -6,19 +6,20 @@ An indicator is a number in [0, 1], so the count is a sum of clamped records.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from dpdask.errors import InvalidSensitivity
-from dpdask.planning.build_query import QueryInputs, register_query
+from dpdask.planning.build_query import QueryInputs, register_query, unregister_query
 from dpdask.planning.query_builders import build_sum
 from dpdask.queries.base import Reader
 from dpdask.queries.exact_sum import ExactSum
-from dpdask.queries.sums import Sum
+from dpdask.queries.sums import Sum, SumRules
+from dpdask.queries.verification import register_query_rules, unregister_query_rules
 from dpdask.spec.fields import Number
 from dpdask.spec.query import QuerySection, SumSection
-from dpdask.types import Array, Floats, Integers, Region
+from dpdask.types import Array, Floats, Integers, Json, Region
 
 
 class CountAboveSection(QuerySection):
@@ -41,9 +42,13 @@ class Indicators:
 
 @dataclass(frozen=True, kw_only=True)
 class CountAbove(Sum):
-    """The sum of the indicators. Readers of a card see the sum of numbers in [0, 1]."""
+    """The sum of the indicators, under a name of its own on the card."""
 
+    name: ClassVar[str] = "count-above"
     threshold: float
+
+    def to_dict(self) -> Json:
+        return {**super().to_dict(), "threshold": self.threshold}
 
     def partial(
         self,
@@ -83,4 +88,10 @@ def build_count_above(section: CountAboveSection, inputs: QueryInputs) -> CountA
 
 
 def register() -> None:
+    register_query_rules(CountAbove.name, SumRules())
     register_query(CountAboveSection, build_count_above)
+
+
+def unregister() -> None:
+    unregister_query(CountAboveSection)
+    unregister_query_rules(CountAbove.name)

@@ -17,7 +17,6 @@ from dpdask.errors import InvalidSensitivity, InvalidSpec
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
 from dpdask.planning.build_mechanism import unregister_mechanism
-from dpdask.planning.build_query import unregister_query
 from dpdask.releases.verify import verify_release
 from dpdask.spec import MECHANISMS, QUERIES, ReleaseSpec, parse_release_spec
 from dpdask.spec.mechanism import MechanismSection
@@ -36,7 +35,7 @@ def toy_section() -> Iterator[type[MechanismSection]]:
 def toy_query_section() -> Iterator[None]:
     toy_query.register()
     yield
-    unregister_query(toy_query.CountAboveSection)
+    toy_query.unregister()
 
 
 @pytest.fixture
@@ -74,6 +73,8 @@ def test_a_query_of_one_file_is_released_and_verified(
         )
     )
     verified(space)
+    assert receipt.card.query["name"] == "count-above"
+    assert receipt.card.query["threshold"] == 0.1
     assert receipt.card.guarantee.certified
     exact = np.sum(people() > 0.1, axis=0)
     noise = receipt.card.released.noise_std
@@ -118,7 +119,7 @@ def test_what_is_unregistered_is_unknown_again(space: Workspace) -> None:
     toy_mechanism.register()
     toy_query.register()
     unregister_mechanism(toy_mechanism.ZcdpGaussianSection)
-    unregister_query(toy_query.CountAboveSection)
+    toy_query.unregister()
     assert "zcdp-gaussian" not in MECHANISMS
     assert "count-above" not in QUERIES
     with pytest.raises(InvalidSpec, match="not a valid mechanism"):

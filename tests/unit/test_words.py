@@ -103,18 +103,6 @@ def test_names_of_others_and_prose_may_use_these_words(words: ModuleType) -> Non
     assert findings(words, code, "dpdask/x.py") == []
 
 
-def test_files_that_are_still_to_be_rewritten_are_skipped(
-    words: ModuleType, tmp_path: Path
-) -> None:
-    for name in ("old", "older"):
-        (tmp_path / "docs" / name).mkdir(parents=True)
-        (tmp_path / "docs" / name / "page.md").write_text("to mend it")
-    rules = words.read_rules(ROOT / ".ci" / "words.txt")
-    assert len(words.check(tmp_path, ["docs"], rules, set())) == 2
-    [line] = words.check(tmp_path, ["docs"], rules, {"docs/old"})
-    assert line.startswith("docs/older/page.md:1:")
-
-
 def test_a_line_of_the_list_without_a_replacement_is_refused(
     words: ModuleType, tmp_path: Path
 ) -> None:
