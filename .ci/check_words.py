@@ -25,7 +25,7 @@ TARGETS = (
     "SECURITY.md",
 )
 SUFFIXES = {".py", ".md", ".yaml", ".sbatch", ".json", ""}
-SKIPPED = {"tests/golden", "tests/vectors", "tests/unit/test_words.py", "deploy/secrets"}
+SKIPPED = {"tests/golden", "tests/vectors", "tests/project/test_words.py", "deploy/secrets"}
 NAME = "name:"
 
 

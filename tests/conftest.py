@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from dpdask import Adjacency, L2Ball, Origin, PrivacyBudget
+from tests.support.workspace import space
+
+__all__ = ["space"]
 
 # Ledgers of tests, and of the processes they start, make their master key here and not in the
 # user's own folder.

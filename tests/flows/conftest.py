@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dpdask import PrivacyBudget
-from tests.release.conftest import Workspace
+from tests.support.workspace import Workspace
 
 BIN = Path(sys.executable).parent
 

@@ -21,9 +21,9 @@ from dpdask import PrivacyBudget
 from dpdask.ledger import Ledger
 from dpdask.releases.verify import verify_release
 from tests.flows.conftest import BIN, PrefectServer
-from tests.release.conftest import KILL_A_WORKER, Workspace, people
-from tests.release.test_canary import CANARY, spellings, with_canary
+from tests.release.test_leakage import CANARY, spellings, with_canary
 from tests.support.snapshots import contents, restore, state
+from tests.support.workspace import KILL_A_WORKER, Workspace, people
 
 pytestmark = pytest.mark.slow
 

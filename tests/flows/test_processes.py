@@ -19,7 +19,7 @@ from dpdask.errors import ClusterError
 from dpdask.releases.api import release
 from dpdask.releases.verify import verify_release
 from tests.flows.conftest import BIN, PrefectServer
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 pytestmark = pytest.mark.slow
 

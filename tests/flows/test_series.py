@@ -18,7 +18,7 @@ from dpdask.releases.api import abort, abort_named, release, release_or_resume
 from dpdask.releases.batch import check_batch
 from dpdask.releases.series import Series, next_release
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 
 def template(space: Workspace, folder: str = "a", **changes: Any) -> Any:

@@ -30,7 +30,7 @@ from dpdask.planning import make_plan
 from dpdask.privacy import Adjacency, PrivacyBudget
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace
+from tests.support.workspace import Workspace
 
 RATE, RECORDS, STEPS, DELTA = 0.01, 10, 1000, 1e-5
 Shifts = tuple[list[float], list[float]]

@@ -21,7 +21,7 @@ from dpdask.errors import InvalidSpec
 from dpdask.planning import make_plan
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace
+from tests.support.workspace import Workspace
 
 CLIP, STEPS = 1.0, 60
 

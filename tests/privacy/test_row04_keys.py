@@ -24,8 +24,8 @@ from dpdask.ledger import Ledger
 from dpdask.ledger.keys import default_key_file
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
-from tests.release import conftest
-from tests.release.conftest import Workspace, people
+from tests.support import workspace
+from tests.support.workspace import Workspace, people
 
 RELEASE = hashlib.sha256(b"release").hexdigest()
 TOTAL = PrivacyBudget(epsilon=2.0, delta=1e-6)
@@ -106,7 +106,7 @@ def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(
     }
     plan = make_plan(parse_release_spec(space.spec(privacy={"epsilon": 0.1, "delta": 1e-6}, **own)))
     monkeypatch.setattr(conftest, "KEY", stolen)
-    [chunk] = conftest.staged_bytes(plan, fingerprint).values()
+    [chunk] = workspace.staged_bytes(plan, fingerprint).values()
     noise = np.frombuffer(chunk[:-4], plan.layout.dtype).reshape(32, 4)
     assert np.abs(space.values() - people(32, 4)).max() > 5  # what was to hide it
     assert np.abs(space.values() - noise - people(32, 4)).max() < 0.1

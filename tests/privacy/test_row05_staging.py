@@ -23,8 +23,8 @@ from dpdask.releases.api import abort, release, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.storage import digest_of
-from tests.release.conftest import Workspace, people
 from tests.support.snapshots import contents, restore, state
+from tests.support.workspace import Workspace, people
 
 STAGING = "out.zarr.dpdask-staging"
 SLOWLY: dict[str, Any] = {"compute": {"threads": 1, "task_size": 1}}

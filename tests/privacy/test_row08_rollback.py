@@ -24,8 +24,8 @@ from dpdask.cli import main
 from dpdask.errors import LedgerError
 from dpdask.ledger import Ledger, LedgerHead, PrivacyUnit
 from dpdask.ledger import steps as step_module
-from tests.release.conftest import Workspace, people
-from tests.unit.test_ledger import postgres, url  # noqa: F401
+from tests.ledger.test_ledger import postgres, url  # noqa: F401
+from tests.support.workspace import Workspace, people
 
 TOTAL = PrivacyBudget(epsilon=1.0, delta=1e-6)
 SMALL = GaussianProfile(0.1)

@@ -14,8 +14,8 @@ import pytest
 from dpdask.errors import VerificationFailed
 from dpdask.releases.verify import verify_release
 from dpdask.storage import ROOT
-from tests.release.conftest import Workspace, people
 from tests.support.forging import edit_json, reseal
+from tests.support.workspace import Workspace, people
 
 EDITS: dict[str, Callable[[Any], Any]] = {
     "the scale of packed values": lambda array: array["attributes"].update(scale_factor=1000.0),

@@ -16,8 +16,8 @@ from google_crc32c import value as crc32c
 from dpdask.errors import VerificationFailed
 from dpdask.releases.verify import verify_release
 from dpdask.storage import digest_of
-from tests.release.conftest import Workspace
 from tests.support.forging import reseal
+from tests.support.workspace import Workspace
 
 _SECRET = np.frombuffer(  # XXH3's public constant
     bytes.fromhex(

@@ -14,8 +14,8 @@ import pytest
 
 from dpdask.errors import InvalidMechanism, VerificationFailed
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
+from tests.support.workspace import Workspace, people
 
 QUERIES: dict[str, dict[str, Any]] = {
     "identity": {},

@@ -18,8 +18,8 @@ import pytest
 from dpdask.errors import VerificationFailed
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
+from tests.support.workspace import Workspace, people
 
 RELEASES: dict[str, dict[str, Any]] = {
     "identity": {},

@@ -23,7 +23,7 @@ from dpdask.errors import DpdaskError
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.api import plan, release
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),

@@ -17,7 +17,7 @@ from dpdask.planning import make_plan
 from dpdask.releases.api import resume
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 NAME = "0" * 32
 

@@ -27,7 +27,7 @@ from dpdask.execution import connect
 from dpdask.ledger import Ledger
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec.release import ComputeSection
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 
 def run(space: Workspace, *arguments: str, **changes: Any) -> Result:

@@ -22,7 +22,7 @@ from dpdask.execution import driver
 from dpdask.planning import make_plan
 from dpdask.planning.verified import recorded_answer, rounding_in_sigmas
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace, staged_bytes
+from tests.support.workspace import Workspace, staged_bytes
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "bytes.json"
 

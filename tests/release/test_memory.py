@@ -17,7 +17,7 @@ import zarr
 from dpdask.errors import InvalidSpec
 from dpdask.planning import make_plan, memory
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 RELEASE = """
 import json, sys

@@ -18,7 +18,7 @@ from dpdask.spec import parse_release_spec
 from dpdask.spec.calibration import CompositionSection
 from dpdask.spec.query import QUERIES
 from dpdask.spec.release import PrivacyUnitSection
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
 

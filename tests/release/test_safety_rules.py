@@ -16,7 +16,7 @@ from dpdask.ledger import Ledger
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.api import release, resume
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 
 def test_rule_1_claimed_is_not_verified(space: Workspace) -> None:

@@ -28,8 +28,8 @@ from dpdask.signing import (
     head_statement,
     read_public_key,
 )
-from tests.release.conftest import Workspace, people
 from tests.support.forging import edit_card, edit_json, reseal
+from tests.support.workspace import Workspace, people
 
 
 @pytest.fixture

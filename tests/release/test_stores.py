@@ -27,8 +27,8 @@ from dpdask.releases.card import json_schema
 from dpdask.releases.read import open_release, read_card
 from dpdask.releases.verify import verify_release
 from dpdask.storage import LocalStorage, open_storage, read_output_lock
-from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
+from tests.support.workspace import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
 

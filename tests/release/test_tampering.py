@@ -23,8 +23,8 @@ from dpdask.cli import main
 from dpdask.privacy import PrivacyBudget
 from dpdask.signing import create_key, read_signing_key, sign_statement
 from dpdask.storage import MANIFEST_ARRAY, ROOT
-from tests.release.conftest import Workspace
 from tests.support.forging import edit_card, edit_chunk, edit_json, reseal
+from tests.support.workspace import Workspace
 
 Tamper = Callable[[Path], None]
 

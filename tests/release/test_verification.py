@@ -11,8 +11,8 @@ from dpdask.accounting import GaussianProfile
 from dpdask.errors import VerificationFailed
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
 from tests.support.forging import rewrite_card
+from tests.support.workspace import Workspace, people
 
 
 def test_metadata_that_contradicts_its_copy_does_not_verify(space: Workspace) -> None:

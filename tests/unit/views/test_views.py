@@ -34,7 +34,7 @@ from dpdask.views.plan_rows import plan_rows, public_plan_rows
 from dpdask.views.rows import Emphasis, Record, Row, shape_text, size_text, verdict
 from tests.conftest import ball
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 pytestmark = pytest.mark.filterwarnings("ignore::dpdask.errors.BareKeysWarning")
 TOTAL = PrivacyBudget(epsilon=3.0, delta=1e-5)
 

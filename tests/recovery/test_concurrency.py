@@ -29,7 +29,7 @@ from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher, Storage, open_storage
 from dpdask.storage.local import LocalStorage
-from tests.release.conftest import Workspace
+from tests.support.workspace import Workspace
 
 LOUD, QUIET = {"epsilon": 50.0, "delta": 1e-5}, {"epsilon": 0.1, "delta": 1e-5}
 STAGING = "out.zarr.dpdask-staging"

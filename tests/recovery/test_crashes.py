@@ -18,8 +18,8 @@ import zarr
 from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.releases.api import abort, resume
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import KILL_A_WORKER, Workspace, people
 from tests.support.snapshots import contents, restore, state
+from tests.support.workspace import KILL_A_WORKER, Workspace, people
 
 DRIVER = """
 import os, signal, sys

@@ -154,7 +154,7 @@ def source_with_names(folder: Path, zarr_format: int = 3, names: Any = NAMES) ->
         "source": {"url": str(folder / "source.zarr"), "array": "x"},
         "output": {"url": str(folder / "out.zarr")},
         "budget": {"dataset": "people", "ledger": ledger},
-        "compute": {"threads": 1},
+        "compute": {"cluster": "inline"},
     }
 
 

@@ -22,7 +22,7 @@ from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyE
 from dpdask.ledger import Ledger, PrivacyUnit, upgrade_ledger
 from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.hash_chain import chain_hash
-from tests.unit.test_ledger import postgres, url  # noqa: F401
+from tests.ledger.test_ledger import postgres, url  # noqa: F401
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))

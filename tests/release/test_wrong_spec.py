@@ -14,8 +14,8 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.releases.api import abort_named, finish_published, release, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace, people
-from tests.release.test_rivals import stopped_at
+from tests.recovery.test_concurrency import stopped_at
+from tests.support.workspace import Workspace, people
 
 
 def last_steps(space: Workspace) -> list[str]:

@@ -20,9 +20,9 @@ from dpdask import PrivacyBudget
 from dpdask.ledger import Ledger
 from dpdask.releases.api import abort, resume
 from dpdask.releases.verify import verify_release
-from tests.release.conftest import Workspace, people
-from tests.release.test_crashes import killed_at
+from tests.recovery.test_crashes import killed_at
 from tests.support.snapshots import contents, restore, state
+from tests.support.workspace import Workspace, people
 
 # The command as users start it, but for the progress, which says when a moment has come and then
 # waits for the signal, continues towards it, or waits again when it comes.

@@ -20,8 +20,8 @@ from dpdask.planning.build_mechanism import unregister_mechanism
 from dpdask.releases.verify import verify_release
 from dpdask.spec import MECHANISMS, QUERIES, ReleaseSpec, parse_release_spec
 from dpdask.spec.mechanism import MechanismSection
-from tests.release.conftest import Workspace, people
 from tests.support import toy_mechanism, toy_query
+from tests.support.workspace import Workspace, people
 
 
 @pytest.fixture

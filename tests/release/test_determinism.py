@@ -14,7 +14,7 @@ from dpdask.execution import InlineExecutor
 from dpdask.planning import make_plan
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import Workspace, people, staged_bytes
+from tests.support.workspace import Workspace, people, staged_bytes
 
 QUERIES: dict[str, dict[str, Any]] = {
     "identity": {"publish": {"chunks": [16, 3]}},

@@ -23,7 +23,7 @@ from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 CANARY = 31415926.535897931
 KEY = bytes.fromhex("c0ffee" * 10 + "c0ff")

@@ -19,7 +19,7 @@ from dpdask.noise import KroneckerNoise, SphericalNoise
 from dpdask.planning import ReleasePlan, make_plan, recipe_digest
 from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.spec import parse_release_spec
-from tests.release.conftest import KEY, Workspace, staged_bytes
+from tests.support.workspace import KEY, Workspace, staged_bytes
 
 SURE = 1e-12
 SHAPE = (96, 60)

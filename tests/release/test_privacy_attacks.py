@@ -27,7 +27,7 @@ from dpdask.releases.api import abort, resume
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher, open_storage, read_output_lock
-from tests.release.conftest import Workspace, people
+from tests.support.workspace import Workspace, people
 
 
 @pytest.mark.parametrize("query", ["identity", "sum", "mean", "covariance"])

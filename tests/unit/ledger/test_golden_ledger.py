@@ -28,7 +28,7 @@ from tests.support.golden_ledger import (
     write_ledger,
 )
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "ledger-0.2.0.db"
+GOLDEN = Path(__file__).parents[2] / "golden" / "ledger-0.2.0.db"
 OPEN_KEY_DIGEST = "e52fe013187f413fed145e73881fd84af750044c5b425e4e7d929cc68b05bfe0"
 HEADS = {
     "others": (4, "3844715244fb0a16570b95ced014725c5aa0ee43075921e735d40e22752f9e32"),

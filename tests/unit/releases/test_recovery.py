@@ -25,7 +25,7 @@ from dpdask.releases.recovery_table import (
     table_markdown,
 )
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 OBSERVATIONS = [Observation(*parts) for parts in itertools.product(Lock, Charge, Output, Staging)]
 CASES = list(itertools.product(OBSERVATIONS, Command))
