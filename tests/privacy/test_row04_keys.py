@@ -105,7 +105,7 @@ def test_row_04_with_bare_keys_the_same_backup_takes_the_noise_away(
         "output": {"url": str(space.folder / "z.zarr")},
     }
     plan = make_plan(parse_release_spec(space.spec(privacy={"epsilon": 0.1, "delta": 1e-6}, **own)))
-    monkeypatch.setattr(conftest, "KEY", stolen)
+    monkeypatch.setattr(workspace, "KEY", stolen)
     [chunk] = workspace.staged_bytes(plan, fingerprint).values()
     noise = np.frombuffer(chunk[:-4], plan.layout.dtype).reshape(32, 4)
     assert np.abs(space.values() - people(32, 4)).max() > 5  # what was to hide it
