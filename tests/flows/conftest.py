@@ -101,6 +101,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
 
 @pytest.fixture
 def space(tmp_path: Path) -> Workspace:
-    made = Workspace(tmp_path)
+    made = Workspace(tmp_path, {"threads": 2})
     made.ledger.open_dataset("people", PrivacyBudget(epsilon=1e6, delta=0.1))
     return made

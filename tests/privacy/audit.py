@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dpdask import execution
 from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.accounting.composed import ComposedProfile, SampledProfile
-from dpdask.execution import driver
+from dpdask.execution import InlineExecutor
 from dpdask.keystream import ReleaseKey
 from dpdask.noise import SphericalNoise
 from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
@@ -71,41 +72,6 @@ Values = np.ndarray[Any, Any]
 
 # --- running the real tasks
 # -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Done:
-    """A task that ran when it was submitted."""
-
-    value: Any
-    status: str = "finished"
-
-    def result(self) -> Any:
-        """What the task returned."""
-        return self.value
-
-    def add_done_callback(self, call: Callable[[Any], None]) -> None:
-        """Call at once."""
-        call(self)
-
-
-class InlineExecutor:
-    """What the driver needs of a cluster, in this thread: a task runs when it is submitted."""
-
-    status = "running"
-
-    def nthreads(self) -> dict[str, int]:
-        """One thread."""
-        return {"inline": 1}
-
-    def submit(
-        self, _run_on_worker: Any, _version: str, function: Any, *args: Any, **_options: Any
-    ) -> Done:
-        """Run a task of ours on the results of others."""
-        return Done(function(*(arg.value if isinstance(arg, Done) else arg for arg in args)))
-
-    def cancel(self, _futures: Any, **_options: Any) -> None:
-        """Nothing is ever under way."""
 
 
 def _quiet(_progress: Any) -> None:
@@ -386,11 +352,10 @@ class Subject:
         executor, layout = InlineExecutor(), plan.layout
         place = open_storage(f"memory://audit-{id(self)}")
         staging = Publisher.of(place, "audit")
-        prepared = driver.prepare(executor, plan, component, _quiet)
+        intermediates = execution.prepare(executor, plan, component, _quiet)
+        work = execution.TileWork(plan, component, intermediates, staging)
         try:
-            for written in driver.write(
-                executor, plan, component, prepared, self.key, staging, set(), _quiet
-            ):
+            for written in execution.write(executor, work, self.key, set(), _quiet):
                 assert not written.conflicts, "a tile was written twice, with other bytes"
             out = np.empty(layout.shape, layout.dtype)
             for index in layout.indices():

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask import execution
 from dpdask.accounting import GaussianProfile
-from dpdask.execution import driver, tasks
+from dpdask.execution import tasks
 from dpdask.keystream import ReleaseKey
 from dpdask.planning import component_with_directions
 from dpdask.storage import Publisher, open_storage
@@ -115,13 +116,11 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(
     values = rng.standard_normal(file.shape)
     expected = first.outputs(values) / records
     executor, fixed = InlineExecutor(), dataclasses.replace(plan, fingerprint=FINGERPRINT)
-    [answer] = driver.prepare(
-        executor, fixed, plan.directions, lambda _progress: None
-    ).answers.values()
+    intermediates = execution.prepare(executor, fixed, plan.directions, lambda _progress: None)
+    [answer] = intermediates.answers.values()
     staging = Publisher.of(open_storage("memory://directions"), "audit")
-    noisy = tasks.noisy_answer(
-        driver._job(fixed, plan.directions, ReleaseKey(KEY), staging), answer.value
-    )
+    work = execution.TileWork(fixed, plan.directions, intermediates, staging)
+    [noisy] = executor.map_unordered(tasks.noisy_answer, [(work.job(ReleaseKey(KEY)), answer)])
     np.testing.assert_array_equal(noisy, (expected + expected.T) / 2)
 
 

@@ -87,7 +87,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"output": {"url": "s3://bucket/y", "options": {"regoin": {"env": "HOME"}}}},
-        "storage option regoin is not one",
+        "storage option regoin is not a valid option",
     ),
     (
         {"output": {"url": "s3://bucket/y", "options": {"region": {"env": "NOT_SET"}}}},
@@ -100,7 +100,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"output": {"url": "file://host/y"}}, "on the host 'host'"),
     ({"output": {"url": "file:///y?part"}}, "holds a ? or #"),
     ({"output": {"url": "s3://[y"}}, "output.url"),
-    ({"output": {"url": "a\0b"}}, "holds characters"),
+    ({"output": {"url": "a\0b"}}, "holds control characters"),
     ({"output": {"url": "/"}}, "root of the filesystem"),
     ({"output": {"url": "~nobody-knows-this-user/y"}}, "home of a user"),
     ({"output": {"url": "day-{start}-{stop}.zarr"}}, "holds {start}, {stop}, which only a series"),
@@ -116,7 +116,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"compute": {"cluster": "tcp://192.0.2.7:8786"}}, "does not encrypt"),
     ({"compute": {"cluster": "no.such.module:factory"}}, "importable"),
     ({"compute": {"cluster": "os:getcwd"}}, "returned no Dask cluster"),
-    ({"compute": {"task_size": "many"}}, "no size"),
+    ({"compute": {"task_size": "many"}}, "is not a valid size"),
     ({"mechanism": "gaussian-ish"}, "choose one of"),
     ({"query": "median"}, "choose one of identity, sum"),
     ({"query": {"name": "precomputed"}}, "query.l2_sensitivity is missing"),

@@ -45,9 +45,10 @@ def kill_a_worker(progress):
 
 @dataclasses.dataclass
 class Workspace:
-    """Where a test's release happens."""
+    """Where a test's release happens; without a cluster, unless a test is about one."""
 
     folder: Path
+    compute: dict[str, Any] = dataclasses.field(default_factory=lambda: {"cluster": "inline"})
 
     @property
     def ledger_url(self) -> str:
@@ -74,7 +75,7 @@ class Workspace:
             "privacy": {"epsilon": 1.0, "delta": 1e-5},
             "mechanism": "analytic-gaussian",
             "budget": {"ledger": self.ledger_url, "dataset": "people"},
-            "compute": {"threads": 2},
+            "compute": self.compute,
         }
         return {**base, **changes}
 

@@ -41,7 +41,7 @@ TOTAL = PrivacyBudget(epsilon=3.0, delta=1e-5)
 
 def card(**changes: Any) -> ReleaseCard:
     facts: dict[str, Any] = {
-        "release": "5f0c9f5e3a1d4f7c8b2a6e9d0c1b2a3f",
+        "release_id": "5f0c9f5e3a1d4f7c8b2a6e9d0c1b2a3f",
         "edition": 1,
         "reserved_at": "2026-01-02T03:04:05+00:00",
         "description": "Mean load by hour",
