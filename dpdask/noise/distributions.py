@@ -11,6 +11,7 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,8 @@ def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 @dataclass(frozen=True, slots=True)
 class Noise(abc.ABC):
     """Noise to be added to a tensor."""
+
+    name: ClassVar[str]
 
     @property
     @abc.abstractmethod
@@ -87,6 +90,7 @@ class Noise(abc.ABC):
 class IidNoise(Noise):
     """Independent N(0, sigma^2) on every entry."""
 
+    name: ClassVar[str] = "iid"
     shape: tuple[int, ...]
     sigma: float
 
@@ -121,13 +125,17 @@ class IidNoise(Noise):
 
     def to_dict(self) -> Json:
         """``iid``."""
-        return {"name": "iid", "configuration": {"shape": list(self.shape), "sigma": self.sigma}}
+        return {
+            "name": self.name,
+            "configuration": {"shape": list(self.shape), "sigma": self.sigma},
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class KroneckerNoise(Noise):
     """N x_1 U_1 ... x_k U_k with N standard normal: one factor per mode."""
 
+    name: ClassVar[str] = "kronecker"
     factors: tuple[Factor, ...]
 
     def __post_init__(self) -> None:
@@ -167,7 +175,7 @@ class KroneckerNoise(Noise):
     def to_dict(self) -> Json:
         """``kronecker``."""
         return {
-            "name": "kronecker",
+            "name": self.name,
             "configuration": {"factors": [factor.to_dict() for factor in self.factors]},
         }
 
@@ -182,6 +190,7 @@ def _relative_power_sum(factor: Factor, t: int) -> float:
 class SphericalNoise(Noise):
     """R v: a radius R of law ``law`` along one uniform direction v shared by all entries."""
 
+    name: ClassVar[str] = "spherical"
     shape: tuple[int, ...]
     law: RadialLaw
 
@@ -211,7 +220,7 @@ class SphericalNoise(Noise):
     def to_dict(self) -> Json:
         """``spherical``."""
         return {
-            "name": "spherical",
+            "name": self.name,
             "configuration": {"shape": list(self.shape), "radius": self.law.to_dict()},
         }
 

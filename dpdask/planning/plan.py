@@ -157,7 +157,7 @@ class ReleasePlan:
             "guarantee": guarantee,
             "expected_error": {
                 "entry_std": self.entry_std,
-                "noise": type(self.data.noise).__name__,
+                "noise": self.data.noise.name,
             },
             "grid": self.data.privatizer.to_dict(),
             "ledger": None
