@@ -235,7 +235,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
             many = shape[along] if others and rng.random() < 0.6 else 1
             unit["ranges"] = _ranges(rng, many, scale)
             if others:
-                unit["feature_axis"] = along
+                unit["feature_dim"] = along
             feature_axis = along
         else:
             unit["l2_clip_norm"] = scale

@@ -49,7 +49,7 @@ def test_a_release_stays_below_the_planned_memory(
     )
     array[...] = np.random.default_rng(0).standard_normal((8192, 4096), dtype="f4")
     publish = {"chunks": [256, 4096]} if query == "identity" else {}
-    spec = space.spec(query=query, publish=publish)
+    spec = space.spec(query=query, publish=publish, compute={"threads": 2})
     most = planned(spec)
     done = subprocess.run(
         [sys.executable, "-c", RELEASE, json.dumps(spec)],
