@@ -26,7 +26,7 @@ check: $(VENV)/stamp-test
 	$(BIN)/python .ci/check_words.py
 
 test-fast: $(VENV)/stamp-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' tests/unit
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/flows

@@ -251,7 +251,9 @@ def test_units_along_another_axis_of_an_array_are_refused(space: Workspace) -> N
     space.source(people(60, 4))
     space.release(query="mean")
     spent = space.spent()
-    with pytest.raises(LedgerError, match="accounted for the units along axis 0 of this array"):
+    with pytest.raises(
+        LedgerError, match="accounted for the privacy units along axis 0 of this array"
+    ):
         space.release(
             query="mean",
             privacy_unit={"record_dim": 1, "l2_clip_norm": 1.0},

@@ -86,6 +86,7 @@ def test_chi_noise_is_exactly_the_gaussian(
         assert found >= float(exact) * (1 - 1e-15)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     dimensions, st.sampled_from([HalfNormal, Chi, Gamma]), st.floats(-2, 12), st.floats(-30, -0.7)
@@ -148,6 +149,7 @@ def half_normal_delta_in_three_dimensions(
         return mp.quad(lambda r: density(r) * given_radius(r), breaks, maxdegree=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "sensitivity", "epsilon"),
     [
@@ -236,6 +238,7 @@ def test_a_narrow_transition_of_the_rank_one_profile_is_resolved(epsilon: float)
     assert found >= float(exact) * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_composition_beyond_its_resolution_says_so() -> None:
     hopeless = compose([(SampledProfile(GaussianProfile(30.0), 1.0, Adjacency.REPLACE_ONE), 2)])
     assert hopeless.delta(921.0) == 1.0
@@ -251,6 +254,7 @@ def test_gaussian_composition_is_exact() -> None:
     assert whole.mu >= 1.0
 
 
+@pytest.mark.slow
 def test_mixtures_lie_between_their_largest_part_and_basic_composition() -> None:
     gaussian, k_norm = (
         GaussianProfile(0.5),

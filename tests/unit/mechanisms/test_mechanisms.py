@@ -431,6 +431,7 @@ def test_steps_cost_the_square_root_of_their_number() -> None:
     assert many.guarantee.certified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [

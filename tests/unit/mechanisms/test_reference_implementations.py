@@ -42,6 +42,7 @@ def test_analytic_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) 
     assert math.isclose(ours.quantities["sigma"], theirs, rel_tol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mu", "rate", "steps"), [(1.0, 0.01, 1000), (0.5, 0.1, 50), (2.0, 0.001, 5000)]
 )

@@ -115,6 +115,7 @@ def clipped_square(record: np.ndarray, grid: Grid) -> tuple[int, int]:
     return sum(v * v for v in clipped), sum(int(v) * int(v) for v in q)
 
 
+@pytest.mark.slow
 @settings(max_examples=3000, deadline=None)
 @given(
     record=st.lists(values, min_size=1, max_size=12),
@@ -134,6 +135,7 @@ def test_a_clipped_record_never_exceeds_its_bound(
         assert after == before
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -136,6 +136,7 @@ def every_shape(to_transferable: TransferableKey, tile: int) -> bytes:
     return b"".join(made)
 
 
+@pytest.mark.slow
 def test_threads_order_fork_and_spawn_give_the_same_bytes() -> None:
     to_transferable = KEY.to_transferable()
     alone = [every_shape(to_transferable, tile) for tile in range(4)]

@@ -22,6 +22,7 @@ ENTRIES = st.dictionaries(KEYS, st.integers(0, 2**40), max_size=9).map(
 )
 
 
+@pytest.mark.slow
 @given(ENTRIES)
 def test_a_manifest_survives_being_written_and_read(entries: list[ManifestEntry]) -> None:
     assert parse_manifest(render_manifest(entries)) == sorted(entries)
