@@ -145,10 +145,10 @@ def _clamped(
     spread = math.prod(math.sqrt(noise.factors[axis].size) for axis in mixing)
     for bits in range(_MOST_BITS, _LEAST_BITS - 1, -1):
         largest = quietest * 2.0**bits
-        headroom = float(GRID_LIMIT) / (2.0**bits * spread + TAIL_SIGMAS) / 2
+        most_steps = float(GRID_LIMIT) / (2.0**bits * spread + TAIL_SIGMAS) / 2
         extra, floating = whitened_rounding(
             noise.factors,
-            steps_per_sigma=min(MAX_STEPS_PER_SIGMA, headroom),
+            steps_per_sigma=min(MAX_STEPS_PER_SIGMA, most_steps),
             moved=moved,
             norm=largest * math.sqrt(moved),
         )
