@@ -1,6 +1,9 @@
 """The only package that imports zarr: open a source, stage chunks, verify, publish, read back."""
 
 from dpdask.storage.base import NOT_A_FILE, Storage
+from dpdask.storage.beside import coordinate_beside, coordinate_schema, has_beside
+from dpdask.storage.cf import Decoding
+from dpdask.storage.coordinates import CoordinateSchema, plain_name
 from dpdask.storage.documents import (
     CARD_ARRAYS,
     MANIFEST_ARRAY,
@@ -13,6 +16,8 @@ from dpdask.storage.documents import (
     with_attributes,
 )
 from dpdask.storage.groups import array_names, open_group, write_example
+from dpdask.storage.labelled import with_labels
+from dpdask.storage.labels import LabelArray, open_labels
 from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import (
@@ -33,6 +38,9 @@ __all__ = [
     "NOT_A_FILE",
     "ROOT",
     "Coordinate",
+    "CoordinateSchema",
+    "Decoding",
+    "LabelArray",
     "Layout",
     "LocalStorage",
     "ManifestEntry",
@@ -43,18 +51,24 @@ __all__ = [
     "Storage",
     "array_names",
     "canonical",
+    "coordinate_beside",
+    "coordinate_schema",
     "digest_of",
     "document_entries",
+    "has_beside",
     "manifest_documents",
     "merkle_root",
     "open_group",
+    "open_labels",
     "open_source",
     "open_storage",
     "parse_manifest",
+    "plain_name",
     "read_output_lock",
     "release_documents",
     "remove_output_lock",
     "root_document_digest",
     "with_attributes",
+    "with_labels",
     "write_example",
 ]

@@ -1,7 +1,7 @@
 """Between stored bytes and values: number types, codecs, whole chunk files, and what reading takes.
 
-Any real number type is read as one that the kernels take; unsigned 64-bit integers are read as the
-nearest doubles.
+Any real number type is read as one that the kernels take: booleans as 0 and 1, unsigned 64-bit
+integers as the nearest doubles.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ Scratch: TypeAlias = Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 _KINDS = {
     "c": "complex",
-    "b": "boolean",
     "S": "byte string",
     "U": "string",
     "O": "object",
-    "M": "datetime",
-    "m": "timedelta",
 }
 _WORKING_TYPES = {
-    "f2": "f4", "f4": "f4", "f8": "f8", "i1": "i4", "i2": "i4", "i4": "i4", "i8": "i8",
+    "b1": "i4", "f2": "f4", "f4": "f4", "f8": "f8", "i1": "i4", "i2": "i4", "i4": "i4", "i8": "i8",
     "u1": "i4", "u2": "i4", "u4": "i8", "u8": "f8",
 }  # fmt: skip
 
@@ -50,6 +47,11 @@ def working_dtype(stored: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 def check_real_numbers(dtype: np.dtype[np.generic]) -> None:
     """Raise :class:`StoreError` unless values of this type are real numbers."""
+    if dtype.kind in "Mm":
+        raise StoreError(
+            "the source holds times, and only real numbers can be released: store them as plain"
+            " numbers, such as days since a public date"
+        )
     if dtype.str[1:] not in _WORKING_TYPES:
         kind = "structured" if dtype.names else _KINDS.get(dtype.kind, str(dtype))
         raise StoreError(

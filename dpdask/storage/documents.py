@@ -48,6 +48,7 @@ def release_documents(
     array_attributes: Json,
     coordinates: Iterable[Coordinate],
     card_arrays: Mapping[str, Array],
+    beside: Iterable[tuple[Layout, Json]] = (),
 ) -> dict[str, bytes]:
     """Return every object of the group except the released chunks and the manifest.
 
@@ -60,6 +61,7 @@ def release_documents(
         coordinates: arrays beside it that were declared public.
         card_arrays: numbers of the noise that are too many for the card, by name; they are put
             into a subgroup of their own.
+        beside: further released arrays, each with its attributes.
     """
     import zarr
     from zarr.storage import MemoryStore
@@ -72,6 +74,8 @@ def release_documents(
         zarr.create_group(store, attributes=group_attributes)
         zarr.create_group(store, path=CARD_ARRAYS)
         layout.create(store, layout.name, array_attributes)
+        for other, attributes in beside:
+            other.create(store, other.name, attributes)
         for name, values, dimensions, attributes in coordinates:
             _small_array(store, name, values, dimension_names=dimensions, attributes=attributes)
         for name, values in card_arrays.items():
@@ -93,7 +97,7 @@ def _small_array(store: Store, name: str, values: Array, **options: Unpack[_Arra
         store,
         name=name,
         shape=values.shape,
-        chunks=values.shape,
+        chunks=tuple(max(1, length) for length in values.shape),
         dtype=values.dtype,
         compressors=None,
         config={"order": "C", "write_empty_chunks": True},

@@ -161,7 +161,9 @@ class Layout:
     def encode(self, index: tuple[int, ...], block: Array) -> list[Buffer]:
         """Return a write chunk as the buffers to store, one after the other."""
         if self.shards is None and self.codec == "none":
-            whole = _padded(np.ascontiguousarray(block, dtype=np.dtype(self.dtype)), self.chunks)
+            # not ascontiguousarray, which gives a single number an axis
+            plain = np.asarray(block, dtype=np.dtype(self.dtype), order="C")
+            whole = _padded(plain, self.chunks)
             flat = whole.reshape(-1).view(np.uint8)
             return [flat, _crc32c(flat).to_bytes(4, "little")]
         array, objects = self._scratch()

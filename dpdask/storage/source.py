@@ -6,10 +6,8 @@ Nothing here logs a value or raises with a value in the text.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +15,8 @@ import numpy as np
 
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
-from dpdask.storage.coordinates import dimension_names, read_coordinate, read_coordinate_schema
+from dpdask.storage.cf import DECODING_ATTRIBUTES, Decoding, holds_times, read_decoding
+from dpdask.storage.coordinates import dimension_names
 from dpdask.storage.decoding import (
     Scratch,
     check_real_numbers,
@@ -26,25 +25,24 @@ from dpdask.storage.decoding import (
     read_chunk_file,
     working_dtype,
 )
+from dpdask.storage.foreign import check_is_zarr
 from dpdask.storage.groups import array_names
+from dpdask.storage.opened import (
+    address_digest,
+    content_identity,
+    opened_array,
+    schema_digest,
+    window_objects,
+)
 from dpdask.storage.regions import chunks_within, regions_of, shifted
 from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
-from dpdask.types import Array, Json, Region, Shape
+from dpdask.types import Array, Integers, Json, Region, Shape
 
 __all__ = ["Region", "SourceArray", "open_source"]
 
 _PIECE_BYTES = 8 * 2**20
-_MOST_OPENED = 64
 # Readers decode values by these attributes, and the result's values are not stored that way.
-_ENCODING_ATTRIBUTES = {
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-    "dtype",
-    "_ARRAY_DIMENSIONS",
-}
-
-_opened: dict[tuple[Storage, str, str], ZarrArray] = {}
+_ENCODING_ATTRIBUTES = {*DECODING_ATTRIBUTES, "dtype", "_ARRAY_DIMENSIONS"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,6 +59,7 @@ class SourceArray:
         metadata_digest: a digest of the schema.
         plain: whether every chunk is a file of its values as they are.
         window: axis, start and stop of the part that is released, None for all.
+        decoding: how stored numbers become values, None where they are the values.
     """
 
     storage: Storage
@@ -72,6 +71,7 @@ class SourceArray:
     metadata_digest: str
     plain: bool
     window: tuple[int, int, int] | None = None
+    decoding: Decoding | None = None
 
     def __repr__(self) -> str:
         return "<SourceArray>"
@@ -79,10 +79,43 @@ class SourceArray:
     @property
     def working_dtype(self) -> np.dtype[np.generic]:
         """The type of blocks that :meth:`read` returns."""
+        if self.decoding is not None:
+            return np.dtype(self.decoding.dtype)
         return working_dtype(np.dtype(self.dtype))
 
+    @property
+    def entry_bytes(self) -> int:
+        """The bytes of one entry by which parts of the source are measured."""
+        stored = np.dtype(self.dtype).itemsize
+        return stored if self.decoding is None else max(stored, self.working_dtype.itemsize)
+
+    @property
+    def declares_missing(self) -> bool:
+        """Whether attributes declare values missing, other than NaN."""
+        return self.decoding is not None and self.decoding.declares_missing
+
+    @property
+    def may_miss_values(self) -> bool:
+        """Whether a value may be missing: NaN, or declared so by attributes."""
+        return self.declares_missing or self.working_dtype.kind == "f"
+
+    def describe_decoding(self) -> str:
+        """Return how stored numbers are read, for the plan.
+
+        Never for what is published: packing numbers may be computed from the data.
+        """
+        if self.decoding is not None:
+            text = self.decoding.describe()
+        else:
+            text = f"{np.dtype(self.dtype).name} as stored"
+        # uint64 is stored without NaN, whatever it is read as
+        stored_nan = np.dtype(self.dtype).kind == "f"
+        return f"{text}; NaN is missing" if stored_nan else text
+
     def read(self, region: Region, scratch: Scratch | None = None) -> Array:
-        """Return a region as a C-ordered array; missing chunks count as the fill value.
+        """Return a region as a C-ordered array of decoded values, NaN where one is missing.
+
+        Chunks that were never written count as Zarr's fill value.
 
         Args:
             region: which part of the source, or of its window.
@@ -93,9 +126,11 @@ class SourceArray:
         """
         region = self._absolute(region)
         try:
-            block = self._read_plain(region, scratch) if self.plain else None
-            if block is None:
-                block = self._read_decoded(region, scratch)
+            if self.decoding is not None and self.decoding.to_floats:
+                return self._read_to_floats(self.decoding, region, scratch)
+            block = self._read_stored(region, scratch)
+            if self.decoding is not None:
+                block = self.decoding.converted(block)
             return np.ascontiguousarray(block, dtype=self.working_dtype)
         except MemoryError:
             raise
@@ -108,9 +143,7 @@ class SourceArray:
     @property
     def address_digest(self) -> str:
         """A digest of where the array is, the same for all windows of it."""
-        address = f"{self.storage.address()}/{self.path}"
-        one_spelling = re.sub(r"(?<!:)/+", "/", address).rstrip("/")
-        return hashlib.sha256(one_spelling.encode()).hexdigest()
+        return address_digest(self.storage, self.path)
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
         """Return the same source, restricted to part of one axis.
@@ -135,12 +168,14 @@ class SourceArray:
             "attributes": {},
             "window": [axis, start, stop],
         }
+        if self.decoding is not None:  # the only attributes that change what is read
+            document["decoding"] = self.decoding.to_dict()
         return dataclasses.replace(
             self,
             shape=shape,
             chunks=chunks_within(self.chunks, shape),
             window=(axis, start, stop),
-            metadata_digest=_schema_digest(document),
+            metadata_digest=schema_digest(document),
             plain=False,
         )
 
@@ -151,30 +186,21 @@ class SourceArray:
         axis, start, _ = self.window
         return shifted(region, axis, start)
 
-    def _window_objects(self) -> set[str] | None:
-        """Return the names of the objects that hold the window, None for all."""
-        if self.window is None:
-            return None
-        axis, start, stop = self.window
-        array = self._array()
-        sizes = array.shards or array.chunks
-        spans = [range(-(-n // size)) for n, size in zip(array.shape, sizes, strict=True)]
-        spans[axis] = range(start // sizes[axis], -(-stop // sizes[axis]))
-        prefix = f"{self.path}/" if self.path else ""
-        names = set()
-        for offset in np.ndindex(*(len(span) for span in spans)):
-            index = tuple(span[i] for span, i in zip(spans, offset, strict=True))
-            names.add(prefix + array.metadata.encode_chunk_key(index))
-        return names
-
     def _array(self) -> ZarrArray:
-        """Return the zarr array, opened once per process and schema."""
-        key = (self.storage, self.path, self.metadata_digest + self.storage.version())
-        if key not in _opened:
-            if len(_opened) > _MOST_OPENED:
-                _opened.clear()
-            _opened[key] = open_zarr_array(self.storage.zarr_store(), self.path)
-        return _opened[key]
+        return opened_array(self.storage, self.path, self.metadata_digest)
+
+    def _read_to_floats(self, decoding: Decoding, region: Region, scratch: Scratch | None) -> Array:
+        """Read codes to the end of the memory of the values, and decode them there."""
+        extent = tuple(part.stop - part.start for part in region)
+        out, codes = decoding.memory(extent, scratch)
+        stored = self._read_stored(region, lambda _, dtype: codes.view(dtype))
+        if not stored.dtype.isnative:
+            stored = stored.byteswap(inplace=True).view(stored.dtype.newbyteorder())
+        return decoding.apply(stored.view(codes.dtype), out)
+
+    def _read_stored(self, region: Region, scratch: Scratch | None) -> Array:
+        block = self._read_plain(region, scratch) if self.plain else None
+        return self._read_by_zarr(region, scratch) if block is None else block
 
     def _read_plain(self, region: Region, scratch: Scratch | None) -> Array | None:
         """Read one whole uncompressed chunk from its file; None if the region is not one."""
@@ -189,7 +215,7 @@ class SourceArray:
             return None
         return read_chunk_file(file, self.chunks, np.dtype(self.dtype), scratch)
 
-    def _read_decoded(self, region: Region, scratch: Scratch | None) -> Array:
+    def _read_by_zarr(self, region: Region, scratch: Scratch | None) -> Array:
         """Read any region by zarr."""
         if scratch is None:
             return np.asarray(self._array()[region])
@@ -206,19 +232,23 @@ class SourceArray:
 
         It changes whenever something is written.
         """
-        if not self.storage.occupied():
-            raise StoreError("the source is gone; restore it, then run the command again")
-        digest = hashlib.sha256(self.metadata_digest.encode())
-        wanted = None if self.storage.is_archive else self._window_objects()
-        for name, size, stamp in sorted(self.storage.listing(self.path)):
-            if wanted is None or name in wanted:
-                digest.update(f"{len(name)} {name} {size} {stamp}\n".encode())
-        return digest.hexdigest()
+        wanted = None
+        if self.window is not None and not self.storage.is_archive:
+            wanted = window_objects(self._array(), self.path, self.window)
+        return content_identity(self.storage, self.path, self.metadata_digest, wanted, "the source")
+
+    @property
+    def stored_shape(self) -> Shape:
+        """The shape of the stored array, whatever the window."""
+        return tuple(self._array().shape)
+
+    def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
+        """Refuse: a source alone has no labels."""
+        raise StoreError(f"array {name!r} of labels was not opened with the source; plan again")
 
     def regions(self, region: Region, size: int) -> Iterator[Region]:
         """Cut a region into parts of about ``size`` bytes that end where chunks end, in C order."""
-        itemsize = np.dtype(self.dtype).itemsize
-        return regions_of(region, chunks=self.chunks, itemsize=itemsize, size=size)
+        return regions_of(region, chunks=self.chunks, itemsize=self.entry_bytes, size=size)
 
     def pieces(self, region: Region) -> Iterator[Region]:
         """Cut a region chunk by chunk, small chunks together: for passes that need no more."""
@@ -227,15 +257,18 @@ class SourceArray:
     @property
     def piece_bytes(self) -> int:
         """What reading one of the :meth:`pieces` takes at most."""
-        entries = max(math.prod(self.chunks), _PIECE_BYTES // np.dtype(self.dtype).itemsize)
+        entries = max(math.prod(self.chunks), _PIECE_BYTES // self.entry_bytes)
         decoding = max(self.decoding_bytes(self.chunks), 3 * _PIECE_BYTES)
         return entries * self.working_dtype.itemsize + decoding
 
     def decoding_bytes(self, extent: Shape) -> int:
         """Return what reading a region of that shape takes at most beyond the region itself."""
+        converted = 0
+        if self.decoding is not None:
+            converted = math.prod(extent) * self.decoding.converted_itemsize
         if self.plain and extent == self.chunks:
-            return 0
-        return decoding_bytes(
+            return converted
+        return converted + decoding_bytes(
             extent,
             shape=self.shape,
             chunks=self.chunks,
@@ -278,28 +311,30 @@ class SourceArray:
                 ) from None
         return {name: attributes[name] for name in names}
 
-    def coordinate_schema(self, name: str) -> tuple[Shape, tuple[str, ...], int]:
-        """Return shape, dimension names and size in bytes of an array beside the source.
+    def text_attribute(self, name: str) -> str | None:
+        """Return an attribute of the source that is text, None where there is none."""
+        value = dict(self._array().attrs).get(name)
+        return value if isinstance(value, str) else None
 
-        Raises:
-            StoreError: there is no such array, or it cannot be published.
-        """
-        return read_coordinate_schema(
-            self.storage, name, path=self._beside(name), source_path=self.path
-        )
-
-    def coordinate(self, name: str) -> tuple[Array, tuple[str, ...], Json]:
-        """Return values, dimension names and attributes of a public array beside the source."""
-        return read_coordinate(self.storage, name, path=self._beside(name))
-
-    def _beside(self, name: str) -> str:
+    def path_beside(self, name: str) -> str:
+        """Return the path of an array beside the source."""
         folder = self.path.rpartition("/")[0]
         return f"{folder}/{name}" if folder else name
 
 
-def open_source(storage: Storage, path: str) -> SourceArray:
-    """Read an array's schema, but no value of it; refuse what cannot be released."""
+def open_source(storage: Storage, path: str, decode: bool = True) -> SourceArray:
+    """Read an array's schema, but no value of it; refuse what cannot be released.
+
+    Args:
+        storage: where the hierarchy is.
+        path: the array's path in it.
+        decode: whether values are decoded by their attributes, or released as they are stored.
+
+    Raises:
+        StoreError: there is no such array, or it cannot be released.
+    """
     path = path.strip("/")
+    check_is_zarr(storage)
     if not storage.occupied():
         raise StoreError(
             "the source does not exist; check source.url (a relative path is relative to the"
@@ -308,6 +343,12 @@ def open_source(storage: Storage, path: str) -> SourceArray:
     array = _open_or_explain(storage, path)
     dtype = np.dtype(array.dtype)
     check_real_numbers(dtype)
+    if decode and holds_times(dict(array.attrs)):
+        raise StoreError(
+            "the source holds times (see its units); store them as plain numbers, such as days"
+            " since a public date without units, or set source.decode: false to release the"
+            " numbers as they are stored"
+        )
     if not array.shape:
         raise StoreError(
             "the source is a single number without an axis; a release needs at least one axis"
@@ -322,14 +363,10 @@ def open_source(storage: Storage, path: str) -> SourceArray:
         chunks=chunks,
         dtype=dtype.str,
         dimension_names=dimension_names(array),
-        metadata_digest=_schema_digest(array.metadata.to_dict()),
+        metadata_digest=schema_digest(array.metadata.to_dict()),
         plain=as_stored and storage.file_path(path) is not None,
+        decoding=read_decoding(array) if decode else None,
     )
-
-
-def _schema_digest(document: Json) -> str:
-    text = json.dumps(document, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _open_or_explain(storage: Storage, path: str) -> ZarrArray:
