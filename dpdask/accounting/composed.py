@@ -15,18 +15,22 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from dpdask.accounting.gaussian import GaussianProfile
+from dpdask.accounting.pure import PureProfile
 from dpdask.accounting.radial import radial_law_from_dict
 from dpdask.accounting.spherical import SphericalProfile
 from dpdask.errors import InvalidMechanism
 from dpdask.privacy import Adjacency, PrivacyProfile
 from dpdask.types import Json
 
-__all__ = ["ComposedProfile", "SampledProfile", "compose", "profile_from_dict"]
+__all__ = ["ComposedProfile", "SampledProfile", "StepProfile", "compose", "profile_from_dict"]
+
+StepProfile: TypeAlias = GaussianProfile | SphericalProfile | PureProfile
+"""The profile of one release of some noise."""
 
 _NEGLIGIBLE = 1e-15  # mass that a privacy loss distribution counts as infinite loss
 _GRID_POINTS = 500_000  # of the losses of one step, at most
@@ -93,7 +97,7 @@ class SampledProfile:
     moves the query by no more than replacing them does, as for clipped sums.
     """
 
-    step: GaussianProfile | SphericalProfile
+    step: StepProfile
     sampling_rate: float
     adjacency: Adjacency
 
@@ -272,10 +276,10 @@ def _spherical_from_dict(configuration: Json) -> SphericalProfile:
 
 def _sampled_from_dict(configuration: Json) -> SampledProfile:
     step = profile_from_dict(configuration["step"])
-    if not isinstance(step, (GaussianProfile, SphericalProfile)):
+    if not isinstance(step, (GaussianProfile, SphericalProfile, PureProfile)):
         raise InvalidMechanism(
-            f"a sampled step of kind {configuration['step']['name']!r} is unknown; use gaussian or"
-            " spherical"
+            f"a sampled step of kind {configuration['step']['name']!r} is unknown; use gaussian,"
+            " spherical or pure"
         )
     adjacency = Adjacency(configuration["adjacency"])
     return SampledProfile(step, configuration["sampling_rate"], adjacency)
@@ -290,6 +294,7 @@ def _composed_from_dict(configuration: Json) -> ComposedProfile:
 
 _FROM_DICT: dict[str, Callable[[Json], PrivacyProfile]] = {
     "gaussian": lambda configuration: GaussianProfile(configuration["mu"]),
+    "pure": lambda configuration: PureProfile(configuration["epsilon"]),
     "spherical": _spherical_from_dict,
     "sampled": _sampled_from_dict,
     "composed": _composed_from_dict,

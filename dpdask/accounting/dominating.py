@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from scipy import special
 
 from dpdask.accounting.gaussian import GaussianProfile, gaussian_log_delta
+from dpdask.accounting.pure import PureProfile
 from dpdask.accounting.radial import Chi, Gamma
 from dpdask.accounting.rounding import DELTA_SLACK
 from dpdask.accounting.spherical import SphericalProfile
@@ -130,6 +131,8 @@ def _dominating(profile: PrivacyProfile, delta0: float) -> Dominated:
 
 def _last_epsilon(profile: PrivacyProfile, delta0: float) -> float:
     """An epsilon, from which on the profile is at most ``delta0``; not much larger than need be."""
+    if isinstance(profile, PureProfile):
+        return profile.largest_loss
     if isinstance(profile, SphericalProfile) and isinstance(profile.law, Gamma):
         largest = profile.sensitivity / profile.law.scale * (1 + 1e-12)  # no loss is larger
         if profile.delta(largest) <= delta0:

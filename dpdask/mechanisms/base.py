@@ -8,13 +8,35 @@ from dataclasses import dataclass, field
 
 from scipy.optimize import brentq
 
-from dpdask.accounting import GaussianProfile, SampledProfile, SphericalProfile, compose
+from dpdask.accounting import GaussianProfile, SampledProfile, StepProfile, compose
 from dpdask.errors import InvalidMechanism
 from dpdask.noise import Noise
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
 
-__all__ = ["Calibration", "Steps", "amortise", "amplified_rate"]
+__all__ = ["Calibration", "Choice", "Steps", "amortise", "amplified_rate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The mechanism that ``auto`` chose, and why; both follow from public values alone.
+
+    Args:
+        name: The name of the mechanism.
+        stds: All candidates with the root mean square of an entry's noise, the chosen one first.
+        note: What else there is to say of the choice.
+    """
+
+    name: str
+    stds: tuple[tuple[str, float], ...]
+    note: str = ""
+
+    def reason(self, share: float = 1.0) -> str:
+        """Return the choice in words, for entries released with ``share`` of the noise."""
+        (name, std), *others = self.stds
+        texts = [f"{name}: std {std * share:.4g} per entry"]
+        texts += [f"{other} {noise * share:.4g}" for other, noise in others]
+        return "; ".join(filter(None, [*texts, self.note]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +48,14 @@ class Calibration:
         guarantee: What the theorem claims of it, and what its exact profile verifies.
         quantities: The theorem's intermediate quantities, by name; ``mu`` for Gaussian noise.
         warnings: What a user should know before using it.
+        choice: Which mechanism ``auto`` chose, and why; None where the user named one.
     """
 
     noise: Noise
     guarantee: Guarantee
     quantities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    choice: Choice | None = None
 
     def to_dict(self) -> Json:
         """Return the calibration as JSON-ready values."""
@@ -42,6 +66,8 @@ class Calibration:
         }
         if self.warnings:
             content["warnings"] = list(self.warnings)
+        if self.choice is not None:
+            content["chosen"] = {"name": self.choice.name, "reason": self.choice.reason()}
         return content
 
 
@@ -79,9 +105,7 @@ class Steps:
         """Return whether there is nothing to compose."""
         return self.count == 1 and self.sampling_rate is None
 
-    def compose(
-        self, step: GaussianProfile | SphericalProfile, adjacency: Adjacency
-    ) -> PrivacyProfile:
+    def compose(self, step: StepProfile, adjacency: Adjacency) -> PrivacyProfile:
         """Return the verified profile of all steps."""
         if self.sampling_rate is None:
             return compose([(step, self.count)])

@@ -3,6 +3,7 @@
 from dpdask.noise.distributions import (
     IidNoise,
     KroneckerNoise,
+    LaplaceNoise,
     Noise,
     SphericalNoise,
     noise_from_dict,
@@ -15,6 +16,7 @@ __all__ = [
     "Factor",
     "IidNoise",
     "KroneckerNoise",
+    "LaplaceNoise",
     "LowRankFactor",
     "Noise",
     "ScaledIdentity",

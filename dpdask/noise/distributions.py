@@ -1,4 +1,4 @@
-"""Noise distributions: three frozen, serialisable values that say which noise to add.
+"""Noise distributions: four frozen, serialisable values that say which noise to add.
 
 The loss of a release is ``L = ||noise||^2``. Each distribution knows E[L] and the two stability
 figures of the R1SMG paper (section 6): kurtosis E[L^4]/E[L^2]^2 and skewness E[L^3]/E[L^2]^(3/2),
@@ -20,7 +20,14 @@ from dpdask.errors import InvalidNoise
 from dpdask.noise.factors import Factor, Floats, factor_from_dict
 from dpdask.types import Json
 
-__all__ = ["IidNoise", "KroneckerNoise", "Noise", "SphericalNoise", "noise_from_dict"]
+__all__ = [
+    "IidNoise",
+    "KroneckerNoise",
+    "LaplaceNoise",
+    "Noise",
+    "SphericalNoise",
+    "noise_from_dict",
+]
 
 
 def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -132,6 +139,56 @@ class IidNoise(Noise):
 
 
 @dataclass(frozen=True, slots=True)
+class LaplaceNoise(Noise):
+    """Independent Laplace noise on every entry: density exp(-|n| / scale) / (2 scale)."""
+
+    name: ClassVar[str] = "laplace"
+    shape: tuple[int, ...]
+    scale: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+        if not 1e-150 <= self.scale <= 1e150:
+            raise InvalidNoise(
+                f"scale={self.scale:g} is not a valid noise scale; it must be finite and > 0"
+                " (1e-150 to 1e150)"
+            )
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return self.shape
+
+    @property
+    def expected_squared_loss(self) -> float:
+        """2 M scale^2."""
+        return self.entries * 2 * self.scale**2
+
+    def loss_moments(self) -> tuple[float, float, float, float]:
+        """From the cumulants 2, 20, 592, 33888 of a squared entry of scale 1, M of them added."""
+        m = float(self.entries)
+        return _moments(20 / (4 * m), 592 / (8 * m**2), 33888 / (16 * m**3))
+
+    def variances_along(self, axis: int) -> Floats:
+        """2 scale^2."""
+        return np.array([2 * self.scale**2])
+
+    def to_dict(self) -> Json:
+        """``laplace``."""
+        return {
+            "name": self.name,
+            "configuration": {"shape": list(self.shape), "scale": self.scale},
+        }
+
+
+def _moments(k2: float, k3: float, k4: float) -> tuple[float, float, float, float]:
+    """Return raw moments 1 to 4 from the cumulants of a variable with mean 1."""
+    second = k2 + 1
+    third = k3 + 3 * k2 + 1
+    return 1.0, second, third, k4 + 4 * k3 + 3 * k2**2 + 6 * k2 + 1
+
+
+@dataclass(frozen=True, slots=True)
 class KroneckerNoise(Noise):
     """N x_1 U_1 ... x_k U_k with N standard normal: one factor per mode."""
 
@@ -161,11 +218,7 @@ class KroneckerNoise(Noise):
             math.prod(_relative_power_sum(factor, t) for factor in self.factors)
             for t in range(1, 5)
         ]  # tr(Xi^t) / tr(Xi)^t
-        k1, k2, k3, k4 = 1.0, 2 * trace[1], 8 * trace[2], 48 * trace[3]
-        second = k2 + k1**2
-        third = k3 + 3 * k2 * k1 + k1**3
-        fourth = k4 + 4 * k3 * k1 + 3 * k2**2 + 6 * k2 * k1**2 + k1**4
-        return 1.0, second, third, fourth
+        return _moments(2 * trace[1], 8 * trace[2], 48 * trace[3])
 
     def variances_along(self, axis: int) -> Floats:
         """The row variances of the axis' factor times the mean variance of the other modes."""
@@ -229,6 +282,10 @@ def _iid_from_dict(configuration: Json) -> IidNoise:
     return IidNoise(tuple(configuration["shape"]), configuration["sigma"])
 
 
+def _laplace_from_dict(configuration: Json) -> LaplaceNoise:
+    return LaplaceNoise(tuple(configuration["shape"]), configuration["scale"])
+
+
 def _kronecker_from_dict(configuration: Json) -> KroneckerNoise:
     return KroneckerNoise(tuple(factor_from_dict(factor) for factor in configuration["factors"]))
 
@@ -240,6 +297,7 @@ def _spherical_from_dict(configuration: Json) -> SphericalNoise:
 
 _FROM_DICT: dict[str, Callable[[Json], Noise]] = {
     "iid": _iid_from_dict,
+    "laplace": _laplace_from_dict,
     "kronecker": _kronecker_from_dict,
     "spherical": _spherical_from_dict,
 }

@@ -9,8 +9,8 @@ from typing import ClassVar
 from dpdask.keystream import TileStream
 from dpdask.noise.distributions import Noise
 from dpdask.privatizers.clipping import clipped_on_grid
-from dpdask.privatizers.exact_gaussian import SAMPLER_VERSION
 from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.samplers import GAUSSIAN, Sampler
 from dpdask.types import Array, Floats, Json, Region
 
 __all__ = ["LAYOUT_VERSION", "Discretized", "Privatizer", "Tile", "clipped_values"]
@@ -45,6 +45,7 @@ class Privatizer(abc.ABC):
     """How noise is added to a tile. ``record_axis`` is the axis along which clip factors lie."""
 
     fused: ClassVar[bool] = False  # whether noise is added in one pass, with no copy of the tile
+    sampler: ClassVar[Sampler] = GAUSSIAN
     noise: Noise
     record_axis: int | None = None
 
@@ -82,7 +83,7 @@ class Privatizer(abc.ABC):
         """Return the grid as it is recorded on the release card."""
 
     def _sampler(self, *, exact: bool) -> Json:
-        return {"sampler": SAMPLER_VERSION, "layout": LAYOUT_VERSION, "exact": exact}
+        return {"sampler": self.sampler.version, "layout": LAYOUT_VERSION, "exact": exact}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,8 @@ class Discretized:
         privatizer: How the noise is added; its noise is the one that is really added.
         mu: The mu of Gaussian noise, rounding included; None for other noise.
         rounding: By how much rounding and floating point increase the distance between neighbouring
-            outputs, in standard deviations of the noise; 0 for noise that is not certified.
+            outputs, in standard deviations of the noise (scales of Laplace noise, in l1); 0 for
+            noise that is not certified.
     """
 
     privatizer: Privatizer

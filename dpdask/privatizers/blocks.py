@@ -9,6 +9,7 @@ under 4 MB.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,35 +19,24 @@ import numpy as np
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream, Words
 from dpdask.privatizers import kernels
-from dpdask.privatizers.exact_gaussian import (
-    BLOCK,
-    check_steps_per_sigma,
-    fill_block,
-    settle_block,
-    thresholds,
-)
+from dpdask.privatizers.exact_gaussian import BLOCK, check_steps_per_sigma
+from dpdask.privatizers.samplers import GAUSSIAN, Sampler
 from dpdask.types import Array, Floats
 
-__all__ = ["TILE_DTYPES", "draw_and_combine", "flattened", "gaussian_integers", "output_scale"]
+__all__ = [
+    "TILE_DTYPES",
+    "draw_and_combine",
+    "drawn_integers",
+    "flattened",
+    "gaussian_integers",
+    "output_scale",
+]
 
 TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 _CHUNK = 32 * BLOCK
 
 Combine: TypeAlias = Callable[..., None]
 """A kernel that combines a block of integers with the data."""
-
-_OVER_BLOCKS: dict[Combine, Callable[..., int]] = {
-    combine: kernels.over_blocks(combine)  # type: ignore[no-untyped-call]
-    for combine in (
-        kernels.keep,
-        kernels.add_flat,
-        kernels.add_clipped,
-        kernels.add_scaled,
-        kernels.add_norm,
-        kernels.keep_and_norm,
-        kernels.add_stretched,
-    )
-}
 
 _local = threading.local()
 
@@ -59,6 +49,15 @@ def _words() -> Words:
     return buffer
 
 
+@functools.cache
+def _over_blocks(combine: Combine, sampler: Sampler) -> Callable[..., int]:
+    """Return the compiled loop of a kernel and a sampler."""
+    run: Callable[..., int] = kernels.over_blocks(  # type: ignore[no-untyped-call]
+        combine, sampler.fill_block, sampler.find_undecided
+    )
+    return run
+
+
 def draw_and_combine(
     combine: Combine,
     stream: TileStream,
@@ -68,26 +67,28 @@ def draw_and_combine(
     params: tuple[object, ...],
     *,
     start: int = 0,
+    sampler: Sampler = GAUSSIAN,
 ) -> None:
     """Draw the integers of elements ``start`` to ``start + x.size`` and combine them with ``x``.
 
     Args:
         combine: The kernel that writes ``out``.
         stream: The random bytes of the tile.
-        steps_per_sigma: The standard deviation of the integers.
+        steps_per_sigma: The standard deviation of the integers, or the scale of Laplace's.
         x: The data, flat.
         out: The output, flat.
         params: What the kernel needs beside the data.
         start: The number of the first element within the tile.
+        sampler: What draws the integers.
     """
-    inner, outer = thresholds(check_steps_per_sigma(steps_per_sigma))
+    inner, outer = sampler.thresholds(check_steps_per_sigma(steps_per_sigma))
     if x.size == 0:
         return
     first, stop = start - start % BLOCK, start + x.size
     words = _words()[: _whole_blocks(stop - first)]
     refill = stream.filler(first, words)
     flagged = np.empty(_CHUNK // BLOCK, np.int64)
-    run = _OVER_BLOCKS[combine]
+    run = _over_blocks(combine, sampler)
     for at in range(first, stop, words.size):
         refill()
         part = words[: _whole_blocks(stop - at)]
@@ -98,8 +99,8 @@ def draw_and_combine(
             block_words = part[block * BLOCK : (block + 1) * BLOCK]
             block_at = at + block * BLOCK
             z = np.empty(BLOCK)
-            fill_block(block_words, z, steps_per_sigma, outer)
-            settle_block(stream, block_at // BLOCK, block_words, z, steps_per_sigma)
+            sampler.fill_block(block_words, z, steps_per_sigma, outer)
+            sampler.settle_block(stream, block_at // BLOCK, block_words, z, steps_per_sigma)
             low, high = max(block_at, start), min(block_at + BLOCK, stop)
             combine(z, block_at, low, high, x, out, start, params)
 
@@ -152,7 +153,24 @@ def gaussian_integers(
         out: Where they go.
         start: The number of the first element within the tile.
     """
+    drawn_integers(GAUSSIAN, stream, steps_per_sigma, out, start)
+
+
+def drawn_integers(
+    sampler: Sampler, stream: TileStream, steps_per_sigma: float, out: Floats, start: int = 0
+) -> None:
+    """Fill ``out`` with the tile's exact integers of a sampler.
+
+    Args:
+        sampler: What draws them.
+        stream: The random bytes of the tile.
+        steps_per_sigma: The standard deviation of the integers, or the scale of Laplace's.
+        out: Where they go.
+        start: The number of the first element within the tile.
+    """
     if not out.flags.c_contiguous:
         raise InvalidNoise("the output of integers is not C-contiguous; pass a contiguous array")
     flat = out.reshape(-1)
-    draw_and_combine(kernels.keep, stream, steps_per_sigma, flat, flat, (0.0,), start=start)
+    draw_and_combine(
+        kernels.keep, stream, steps_per_sigma, flat, flat, (0.0,), start=start, sampler=sampler
+    )

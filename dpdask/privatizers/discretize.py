@@ -11,8 +11,14 @@ import dataclasses
 import functools
 import math
 
-from dpdask.errors import InvalidMechanism, InvalidSpec, OutOfReach
-from dpdask.noise.distributions import IidNoise, KroneckerNoise, Noise, SphericalNoise
+from dpdask.errors import InvalidMechanism, OutOfReach
+from dpdask.noise.distributions import (
+    IidNoise,
+    KroneckerNoise,
+    LaplaceNoise,
+    Noise,
+    SphericalNoise,
+)
 from dpdask.noise.factors import ScaledIdentity, mixing_axes
 from dpdask.noise.rounding import moved_entries, product_rounding, whitened_rounding
 from dpdask.privatizers.base import Discretized
@@ -21,13 +27,13 @@ from dpdask.privatizers.clipping import fine_clip_grid
 from dpdask.privatizers.grid import (
     GRID_LIMIT,
     MAX_STEPS_PER_SIGMA,
-    ROUNDED_LIMIT,
     TAIL_SIGMAS,
     Grid,
     steps_for_clip,
     steps_for_rounding,
 )
 from dpdask.privatizers.iid import IidPrivatizer
+from dpdask.privatizers.laplace_grid import laplace_privatizer, rounded_grid
 from dpdask.privatizers.spherical import SPHERICAL_STEPS_PER_SIGMA, SphericalPrivatizer
 from dpdask.privatizers.whitened_grid import known_mu, whitened_privatizer
 
@@ -55,7 +61,8 @@ def discretize(
         InvalidMechanism: Noise of this distribution cannot be added to such an answer.
     """
     raise InvalidMechanism(
-        f"noise {type(noise).__name__} has no grid; use i.i.d., Kronecker or spherical noise"
+        f"noise {type(noise).__name__} has no grid; use i.i.d., Laplace, Kronecker or spherical"
+        " noise"
     )
 
 
@@ -92,25 +99,19 @@ def _discretize_rounded(
     """
     radius, entries = bounds.sensitivity.radius, bounds.rounded_entries
     least, inflated = steps_for_rounding(sigma=noise.sigma, sensitivity=radius, entries=2 * entries)
-    if not bounds.bounded and steps_per_sigma is not None and steps_per_sigma < least:
-        raise InvalidSpec(
-            f"noise.steps_per_sigma={steps_per_sigma} is too coarse for {entries} entries; use at"
-            f" least {least:g} or leave it out"
-        )
-    steps = max(least, float(steps_per_sigma or 0))
     sigma = noise.sigma * inflated / radius
-    step = sigma / steps
-    most = math.ceil(bounds.largest / step) if bounds.bounded else ROUNDED_LIMIT
-    if most > ROUNDED_LIMIT:
-        raise OutOfReach(
-            f"{bounds.largest:g} records are {most:.3g} steps of the noise's grid, more than 2^49,"
-            " beyond which rounding is not exact; use a smaller epsilon or a smaller"
-            " noise.steps_per_sigma"
-        )
-    grid = Grid(step=step, steps_per_sigma=steps, low=-most, high=most)
+    grid = rounded_grid(sigma, bounds, least_steps=least, steps_per_sigma=steps_per_sigma)
     privatizer = IidPrivatizer(noise=IidNoise(noise.shape, sigma), grid=grid)
-    rounding = product_rounding(step=step, entries=entries, most=most) / sigma
+    rounding = product_rounding(step=grid.step, entries=entries, most=grid.high) / sigma
     return Discretized(privatizer=privatizer, mu=mu, rounding=rounding)
+
+
+@discretize.register(LaplaceNoise)
+def _discretize_laplace(
+    noise: LaplaceNoise, bounds: AnswerBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> Discretized:
+    """Round entries to one grid; bounded entries become integers of that grid exactly."""
+    return laplace_privatizer(noise, bounds, steps_per_sigma=steps_per_sigma)
 
 
 def _as_kronecker(noise: IidNoise) -> KroneckerNoise:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import mpmath
 import numba
@@ -43,11 +43,15 @@ __all__ = [
     "ROUNDER",
     "SAMPLER_VERSION",
     "Integers",
+    "as_bits",
+    "as_float",
     "check_steps_per_sigma",
     "exact_integers",
     "exact_pair",
     "fill_block",
     "find_undecided",
+    "minus_log_of",
+    "rounded_logarithm",
     "settle_block",
     "thresholds",
 ]
@@ -66,7 +70,7 @@ _HALF_PI = math.pi / 2
 
 
 @intrinsic
-def _as_float(_context, bits):
+def as_float(_context, bits):
     """The double with these bits."""
 
     def generate(_ctx, builder, _signature, args):
@@ -76,7 +80,7 @@ def _as_float(_context, bits):
 
 
 @intrinsic
-def _as_bits(_context, number):
+def as_bits(_context, number):
     """The bits of this double."""
 
     def generate(_ctx, builder, _signature, args):
@@ -89,16 +93,16 @@ _fused = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"cont
 
 
 @numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
-def _pair(one, two, steps_per_sigma):
-    """The rounded integers of a pair, how far its draws lie from them at most, and -ln U."""
-    # one as a double, rounded once
-    high = _as_float((one >> np.uint64(32)) | np.uint64(0x4530000000000000))
-    low = _as_float((one & np.uint64(0xFFFFFFFF)) | np.uint64(0x4330000000000000))
+def minus_log_of(word, bits):
+    """-ln(word / 2^bits); negative for a word of zero."""
+    # the word as a double, rounded once
+    high = as_float((word >> np.uint64(32)) | np.uint64(0x4530000000000000))
+    low = as_float((word & np.uint64(0xFFFFFFFF)) | np.uint64(0x4330000000000000))
     v = (high - 19342813118337666422669312.0) + low
     # v = 2^e f with f in [sqrt(1/2), sqrt(2))
-    shifted = _as_bits(v) - np.uint64(0x3FE6A09E667F3BCD)
-    f = _as_float(_as_bits(v) - (shifted & np.uint64(0xFFF0000000000000)))
-    e = _as_float((shifted >> np.uint64(52)) | np.uint64(0x4330000000000000)) - 4503599627370496.0
+    shifted = as_bits(v) - np.uint64(0x3FE6A09E667F3BCD)
+    f = as_float(as_bits(v) - (shifted & np.uint64(0xFFF0000000000000)))
+    e = as_float((shifted >> np.uint64(52)) | np.uint64(0x4330000000000000)) - 4503599627370496.0
     s = (f - 1.0) / (f + 1.0)
     w = s * s
     p = 1 / 17.0
@@ -109,11 +113,17 @@ def _pair(one, two, steps_per_sigma):
     p = p * w + 1 / 7.0
     p = p * w + 1 / 5.0
     p = p * w + 1 / 3.0
-    minus_log = (64.0 - e) * _LN2 - 2.0 * (s + s * w * p)
+    return (bits - e) * _LN2 - 2.0 * (s + s * w * p)
+
+
+@numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+def _pair(one, two, steps_per_sigma):
+    """The rounded integers of a pair, how far its draws lie from them at most, and -ln U."""
+    minus_log = minus_log_of(one, 64.0)
     radius = math.sqrt(minus_log) * steps_per_sigma
     # 52 of the 62 bits of the angle, at the middle of their interval
     r = (
-        _as_float(((two << np.uint64(2)) >> np.uint64(12)) | np.uint64(0x3FF0000000000000))
+        as_float(((two << np.uint64(2)) >> np.uint64(12)) | np.uint64(0x3FF0000000000000))
         - 1.5
         + 2.0**-53
     )
@@ -135,9 +145,9 @@ def _pair(one, two, steps_per_sigma):
     d = d * q + 1 / 120.0
     d = d * q - 1 / 6.0
     d = d * q * y + y
-    z1 = _as_float(_as_bits(radius * (c - d)) ^ (two & np.uint64(0x8000000000000000)))
-    z2 = _as_float(
-        _as_bits(radius * (c + d)) ^ ((two << np.uint64(1)) & np.uint64(0x8000000000000000))
+    z1 = as_float(as_bits(radius * (c - d)) ^ (two & np.uint64(0x8000000000000000)))
+    z2 = as_float(
+        as_bits(radius * (c + d)) ^ ((two << np.uint64(1)) & np.uint64(0x8000000000000000))
     )
     k1 = (z1 + ROUNDER) - ROUNDER
     k2 = (z2 + ROUNDER) - ROUNDER
@@ -238,21 +248,42 @@ def _round_intervals(
     radius_bits: int, angle_bits: int, more: int, steps_per_sigma: int
 ) -> tuple[int, int] | None:
     """Return both integers if 64 + ``more`` and 62 + ``more`` bits decide them, else None."""
-    if radius_bits == 0:
-        return None
     iv = _INTERVALS
     iv.prec = 128 + more
     one_bit = iv.mpf(2) ** -(64 + more)
-    # -ln U between those of the two ends; at most 1 because radius_bits + 1 <= 2^(64 + more), both
-    # exact at this precision
-    minus_log = -iv.log(iv.mpf([radius_bits, radius_bits + 1]) * one_bit)
-    if minus_log.a < 0:
-        minus_log = iv.mpf([0, minus_log.b])
+    minus_log = _minus_log(radius_bits, one_bit)
+    if minus_log is None:
+        return None
     radius = steps_per_sigma * iv.sqrt(minus_log)
     y = (iv.mpf([angle_bits, angle_bits + 1]) * (4 * one_bit) - iv.mpf(1) / 2) * iv.pi / 2
     cos, sin = iv.cos(y), iv.sin(y)
     first, second = _rounded(radius * (cos - sin)), _rounded(radius * (cos + sin))
     return None if first is None or second is None else (first, second)
+
+
+def _minus_log(bits: int, one_bit: Any) -> Any:
+    """Return -ln U between those of the two ends of an interval; None where it reaches 0."""
+    if bits == 0:
+        return None
+    iv = _INTERVALS
+    # at most 1 because bits + 1 is at most 1 / one_bit, both exact at this precision
+    minus_log = -iv.log(iv.mpf([bits, bits + 1]) * one_bit)
+    return iv.mpf([0, minus_log.b]) if minus_log.a < 0 else minus_log
+
+
+def rounded_logarithm(bits: int, count: int, scale: int) -> int | None:
+    """Return round(scale * -ln U) if the first ``count`` bits of U decide it, else None.
+
+    Args:
+        bits: The first bits of U, as one number.
+        count: How many they are.
+        scale: What the logarithm is multiplied by.
+    """
+    with _ONE_AT_A_TIME:
+        iv = _INTERVALS
+        iv.prec = 64 + count
+        minus_log = _minus_log(bits, iv.mpf(2) ** -count)
+        return None if minus_log is None else _rounded(scale * minus_log)
 
 
 Endpoint: TypeAlias = tuple[int, int, int, int]

@@ -149,14 +149,18 @@ def steps_for_clip(*, sigma: float, norm: float, steps_per_sigma: int | None) ->
     return steps
 
 
-def steps_for_rounding(*, sigma: float, sensitivity: float, entries: int) -> tuple[float, float]:
+def steps_for_rounding(
+    *, sigma: float, sensitivity: float, entries: int, moved_steps: float | None = None
+) -> tuple[float, float]:
     """Return the least steps per sigma, from 2^14 on, at which rounding costs at most 0.1 %.
 
     Args:
         sigma: The noise for the sensitivity itself. The noise for the inflated one, and with it the
-            step, grows by s'/s, so s' = s + (s'/s) step sqrt(entries).
-        sensitivity: The l2 sensitivity s of the answer before it is rounded.
+            step, grows by s'/s, so s' = s + (s'/s) step moved_steps.
+        sensitivity: The sensitivity s of the answer before it is rounded.
         entries: How many entries are rounded.
+        moved_steps: By how many steps rounding increases the distance between neighbours; where
+            left out, sqrt(entries), for l2 distances.
 
     Returns:
         The steps per sigma, and the inflated sensitivity s' that the noise must be calibrated to.
@@ -165,12 +169,13 @@ def steps_for_rounding(*, sigma: float, sensitivity: float, entries: int) -> tup
         OutOfReach: No grid is fine enough.
     """
     steps = DEFAULT_STEPS_PER_SIGMA
-    while sigma / steps * math.sqrt(entries) > sensitivity / 1001:
+    moved = math.sqrt(entries) if moved_steps is None else moved_steps
+    while sigma / steps * moved > sensitivity / 1001:
         steps *= 2
         if steps > MAX_STEPS_PER_SIGMA:
             raise OutOfReach(
                 f"{entries} entries at sensitivity {sensitivity:g} and sigma {sigma:g} need a"
                 " grid finer than sigma/2^30; bound the answer by clipping or ranges instead"
             )
-    share = sigma / steps * math.sqrt(entries) / sensitivity
+    share = sigma / steps * moved / sensitivity
     return steps, sensitivity / (1 - share) * (1 + 1e-14)

@@ -1,4 +1,4 @@
-"""Independent Gaussian noise on one grid: one fused pass over a tile."""
+"""Independent Gaussian or Laplace noise on one grid: one fused pass over a tile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from dpdask.keystream import TileStream
 from dpdask.privatizers import kernels
 from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.blocks import draw_and_combine, flattened, output_scale
-from dpdask.privatizers.clipping import rows_of
+from dpdask.privatizers.clipping import on_grid, rows_of
 from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.samplers import GAUSSIAN, LAPLACE, Sampler
 from dpdask.types import Array, Floats, Json
 
-__all__ = ["IidPrivatizer", "add_iid", "add_iid_clipped"]
+__all__ = [
+    "IidPrivatizer",
+    "LaplacePrivatizer",
+    "RangesLaplacePrivatizer",
+    "add_iid",
+    "add_iid_clipped",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +57,7 @@ class IidPrivatizer(Privatizer):
     def apply(self, tile: Tile, out: Array) -> None:
         """Clip or clamp, round, add integers."""
         if tile.factors is None:
-            add_iid(tile.values, out, stream=tile.stream, grid=self.grid)
+            add_iid(tile.values, out, stream=tile.stream, grid=self.grid, sampler=self.sampler)
             return
         add_iid_clipped(
             tile.values,
@@ -59,6 +66,7 @@ class IidPrivatizer(Privatizer):
             grid=self.grid,
             factors=tile.factors,
             record_axis=self.record_axis or 0,
+            sampler=self.sampler,
         )
 
     def to_dict(self) -> Json:
@@ -73,8 +81,62 @@ class IidPrivatizer(Privatizer):
         }
 
 
-def add_iid(x: Array, out: Array, *, stream: TileStream, grid: Grid, start: int = 0) -> None:
-    """Clamp to the bounds of a grid and add exact i.i.d. Gaussian noise.
+@dataclass(frozen=True, kw_only=True)
+class LaplacePrivatizer(IidPrivatizer):
+    """Independent Laplace noise on one grid, whose steps per sigma are those per scale."""
+
+    sampler: ClassVar[Sampler] = LAPLACE
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangesLaplacePrivatizer(LaplacePrivatizer):
+    """Independent Laplace noise on one grid, entries clamped to a range of their own feature.
+
+    Args:
+        feature_axis: The axis along which the ranges lie.
+        lows: The least number of steps of every feature.
+        highs: The largest one.
+    """
+
+    fused: ClassVar[bool] = False
+    feature_axis: int
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
+
+    def apply(self, tile: Tile, out: Array) -> None:
+        """Round and clamp every entry to the range of its feature, add integers."""
+        part = tile.box[self.feature_axis]
+        shape = [-1 if axis == self.feature_axis else 1 for axis in range(tile.values.ndim)]
+        steps = on_grid(
+            tile.values,
+            step=self.grid.step,
+            low=np.array(self.lows[part], dtype=np.float64).reshape(shape),
+            high=np.array(self.highs[part], dtype=np.float64).reshape(shape),
+        )
+        values, outs = flattened(np.ascontiguousarray(steps), out)
+        limit, step = output_scale(out, self.grid.limit, self.grid.step)
+        params = (1.0, float(self.grid.low), float(self.grid.high), limit, step)
+        draw_and_combine(
+            kernels.add_flat,
+            tile.stream,
+            self.grid.steps_per_sigma,
+            values,
+            outs,
+            params,
+            sampler=self.sampler,
+        )
+
+
+def add_iid(
+    x: Array,
+    out: Array,
+    *,
+    stream: TileStream,
+    grid: Grid,
+    start: int = 0,
+    sampler: Sampler = GAUSSIAN,
+) -> None:
+    """Clamp to the bounds of a grid and add exact i.i.d. noise.
 
     Args:
         x: The data.
@@ -82,17 +144,28 @@ def add_iid(x: Array, out: Array, *, stream: TileStream, grid: Grid, start: int 
         stream: The random bytes of the tile.
         grid: The grid and its bounds.
         start: The number of the first element within the tile.
+        sampler: What draws the integers.
     """
     xs, outs = flattened(x, out)
     limit, step = output_scale(out, grid.limit, grid.step)
     params = (1 / grid.step, float(grid.low), float(grid.high), limit, step)
-    draw_and_combine(kernels.add_flat, stream, grid.steps_per_sigma, xs, outs, params, start=start)
+    steps = grid.steps_per_sigma
+    draw_and_combine(
+        kernels.add_flat, stream, steps, xs, outs, params, start=start, sampler=sampler
+    )
 
 
 def add_iid_clipped(
-    x: Array, out: Array, *, stream: TileStream, grid: Grid, factors: Floats, record_axis: int
+    x: Array,
+    out: Array,
+    *,
+    stream: TileStream,
+    grid: Grid,
+    factors: Floats,
+    record_axis: int,
+    sampler: Sampler = GAUSSIAN,
 ) -> None:
-    """Shrink each record by its factor and add exact i.i.d. Gaussian noise.
+    """Shrink each record by its factor and add exact i.i.d. noise.
 
     Args:
         x: The data.
@@ -101,6 +174,7 @@ def add_iid_clipped(
         grid: The grid on which records are clipped and noise is added.
         factors: One factor per record (:func:`dpdask.privatizers.clipping.clip_factors`).
         record_axis: The axis along which records lie.
+        sampler: What draws the integers.
     """
     xs, outs = flattened(x, out)
     _, records, inner = rows_of(x.shape, record_axis)
@@ -115,4 +189,5 @@ def add_iid_clipped(
         )
     limit, step = output_scale(out, grid.limit, grid.step)
     params = (1 / grid.step, np.ascontiguousarray(factors), inner, limit, step)
-    draw_and_combine(kernels.add_clipped, stream, grid.steps_per_sigma, xs, outs, params)
+    steps = grid.steps_per_sigma
+    draw_and_combine(kernels.add_clipped, stream, steps, xs, outs, params, sampler=sampler)

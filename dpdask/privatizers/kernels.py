@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from dpdask.noise.rounding import FOLD
 from dpdask.privatizers.clipping import ENTRY_LIMIT
-from dpdask.privatizers.exact_gaussian import BLOCK, ROUNDER, fill_block, find_undecided
+from dpdask.privatizers.exact_gaussian import BLOCK, ROUNDER
 
 __all__ = [
     "add_clipped",
@@ -134,10 +134,10 @@ def add_scaled(z, at, low, high, x, out, start, params):
         e = stop
 
 
-def over_blocks(combine):
-    """The loop over the blocks of a chunk of words, with ``combine`` built in.
+def over_blocks(combine, fill_block, find_undecided):
+    """The loop over the blocks of a chunk of words, with ``combine`` and a sampler built in.
 
-    Blocks with an undecided pair are left out and reported in ``flagged``: the caller settles and
+    Blocks with an undecided draw are left out and reported in ``flagged``: the caller settles and
     combines them.
     """
 
@@ -146,14 +146,14 @@ def over_blocks(combine):
     @numba.njit(nogil=True, error_model="numpy")
     def run(words, x, out, first, start, stop, steps_per_sigma, inner, outer, flagged, params):
         z = np.empty(BLOCK)
-        pairs = np.empty(BLOCK, np.int64)
+        draws = np.empty(BLOCK, np.int64)
         count = 0
         for b in range(words.size // BLOCK):
             at = first + b * BLOCK
             part = words[b * BLOCK : (b + 1) * BLOCK]
             if (
                 fill_block(part, z, steps_per_sigma, outer) > 0
-                and find_undecided(part, steps_per_sigma, inner, outer, pairs) > 0
+                and find_undecided(part, steps_per_sigma, inner, outer, draws) > 0
             ):
                 flagged[count] = b
                 count += 1
