@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from dpdask.planning.build_mechanism import calibrate
     from dpdask.releases.api import plan, release
-    from dpdask.releases.read import open_release
+    from dpdask.releases.read import open_release, open_release_dataset
     from dpdask.spec import ReleaseSpec
 
     __version__ = version("dpdask")
@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "open_release",
+    "open_release_dataset",
     "plan",
     "release",
 ]
@@ -44,6 +45,7 @@ _LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client wi
     "ReleaseSpec": "dpdask.spec",
     "calibrate": "dpdask.planning.build_mechanism",
     "open_release": "dpdask.releases.read",
+    "open_release_dataset": "dpdask.releases.read",
     "plan": "dpdask.releases.api",
     "release": "dpdask.releases.api",
 }

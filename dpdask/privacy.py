@@ -51,7 +51,7 @@ class PrivacyBudget:
             )
         if not 0 < self.delta < 1:
             raise InvalidBudget(
-                f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1 (k-norm"
+                f"delta={self.delta:g} cannot be met by noise; choose 0 < delta < 1 (laplace"
                 " spends none of it)"
             )
         if self.epsilon < 1e-12 or self.delta < 1e-300:

@@ -6,6 +6,7 @@ that do not spill.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ from dpdask.execution.progress import OnProgress, Progress
 from dpdask.keystream import ReleaseKey
 from dpdask.planning import Component, ReleasePlan, recipe_digest, tile_batches
 from dpdask.planning.tiling import Index
-from dpdask.storage import ManifestEntry, Publisher
+from dpdask.queries import BesideArray
+from dpdask.storage import Layout, ManifestEntry, Publisher
 
 __all__ = ["TileWork", "compute_directions", "verify", "write"]
 
@@ -57,17 +59,44 @@ class TileWork:
             key=key.to_transferable(),
             binding=recipe_digest(self.plan.fingerprint, self.component),
             component=self.component.name,
+            parts=tuple(
+                tasks.PartJob(
+                    part.name,
+                    part.privatizer,
+                    part.exact_sum,
+                    self.component.part_name(part),
+                    part.tiling,
+                    part.aligned,
+                )
+                for part in self.component.parts
+            ),
+            beside=tuple(
+                tasks.BesideJob(array.suffix, layout, array.aligned)
+                for array, layout in self._beside()
+            ),
         )
+
+    def _beside(self) -> Iterator[tuple[BesideArray, Layout]]:
+        """Yield the arrays that are published beside this component's, each with its layout."""
+        return zip(self.component.query.arrays_beside, self.plan.beside, strict=True)
+
+    def owned_keys(self, index: Index) -> Iterator[str]:
+        """Yield the keys of all write chunks that a tile writes."""
+        chunks = list(self.component.tiling.owned(index))
+        yield from (self.plan.layout.key(chunk) for chunk in chunks)
+        for array, layout in self._beside():
+            if array.aligned:
+                yield from (layout.key(chunk) for chunk in chunks)
+            elif not any(index):
+                yield layout.key((0,) * len(layout.shape))
 
     def missing(self, done: set[str]) -> list[Index]:
         """Return the tiles of which a write chunk is not done."""
-        tiling, layout = self.component.tiling, self.plan.layout
+        indices = self.component.tiling.indices()
         if not done:
-            return list(tiling.indices())
+            return list(indices)
         return [
-            index
-            for index in tiling.indices()
-            if any(layout.key(chunk) not in done for chunk in tiling.owned(index))
+            index for index in indices if any(key not in done for key in self.owned_keys(index))
         ]
 
 
@@ -108,9 +137,9 @@ def write(
         done: The keys of write chunks that are staged already.
         on_progress: Called as tasks finish.
     """
-    total = int(np.prod(work.plan.layout.write_chunk_counts))
+    total = sum(math.prod(layout.write_chunk_counts) for layout in work.plan.layouts)
     missing = work.missing(done)
-    finished = total - sum(1 for index in missing for _ in work.component.tiling.owned(index))
+    finished = total - sum(1 for index in missing for _ in work.owned_keys(index))
     on_progress(Progress("tiles", finished, total))
     job = work.job(key)
     arguments = ((job, *batch) for batch in _batches(executor, work, missing))
@@ -161,15 +190,16 @@ def verify(
         earlier: The keys that an earlier run wrote: their digests are computed again too.
         on_progress: Called as tasks finish.
     """
-    layout = work.plan.layout
-    keys = ((index, layout.key(index)) for index in layout.indices())
-    chunks = [(index, entries[key], key in earlier) for index, key in keys]
-    that_fit = 4 * work.plan.spec.compute.task_size // max(1, layout.write_chunk_bytes)
-    size = _per_task(executor, that_fit, len(chunks))
-    pieces = [chunks[start : start + size] for start in range(0, len(chunks), size)]
-    arguments = ((work.publisher, layout, piece) for piece in pieces)
     bad: list[str] = []
-    for done, keys_of_bad in enumerate(executor.map_unordered(tasks.check_chunks, arguments), 1):
-        bad += keys_of_bad
-        on_progress(Progress("verify", min(done * size, len(chunks)), len(chunks)))
+    for layout in work.plan.layouts:
+        keys = ((index, layout.key(index)) for index in layout.indices())
+        chunks = [(index, entries[key], key in earlier) for index, key in keys]
+        that_fit = 4 * work.plan.spec.compute.task_size // max(1, layout.write_chunk_bytes)
+        size = _per_task(executor, that_fit, len(chunks))
+        pieces = [chunks[start : start + size] for start in range(0, len(chunks), size)]
+        arguments = ((work.publisher, layout, piece) for piece in pieces)
+        checked = executor.map_unordered(tasks.check_chunks, arguments)
+        for done, keys_of_bad in enumerate(checked, 1):
+            bad += keys_of_bad
+            on_progress(Progress("verify", min(done * size, len(chunks)), len(chunks)))
     return bad

@@ -102,7 +102,7 @@ def _clip_factors(
     for records in batches:
         region = _whole_but(plan.source.shape, axis, records)
         parts = [
-            executor.submit(tasks.norms_part, plan.source, part, axis, grid)
+            executor.submit(tasks.norms_part, plan.source, part, bound, grid)
             for part in plan.source.regions(region, plan.spec.compute.task_size)
         ]
         factors = executor.submit(tasks.clip_part, grid, records, *parts)

@@ -25,6 +25,7 @@ from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.clipping import clip_factors, no_norms, record_norms
 from dpdask.privatizers.grid import Grid
 from dpdask.queries import Clip, ExactSum, Query, SummedQuery
+from dpdask.queries.base import DATA
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
 from dpdask.types import Array, Floats, Integers
 
@@ -43,6 +44,9 @@ __all__ = [
 ]
 
 V = TypeVar("V")
+
+Sums = dict[str, Integers]
+"""Exact sums of the parts of an answer, by name."""
 
 SquaredNorms = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 """Squared norms of records, in steps of the grid, as exact integers."""
@@ -86,6 +90,25 @@ class Written(NamedTuple):
     conflicts: list[str]
 
 
+class PartJob(NamedTuple):
+    """A further noisy sum: how its noise is added, under which name it is drawn, and its tiles."""
+
+    name: str
+    privatizer: Privatizer
+    exact_sum: ExactSum
+    component: str
+    tiling: Tiling
+    aligned: bool
+
+
+class BesideJob(NamedTuple):
+    """An array that is published beside the main one: what of the answer it is, and its layout."""
+
+    suffix: str
+    layout: Layout
+    aligned: bool
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TileJob:
     """What all tile tasks of a component share.
@@ -101,6 +124,8 @@ class TileJob:
         key: The release key, in its transferable form.
         binding: The digest of the recipe that the noise is drawn for.
         component: The name of the component, which its noise depends on too.
+        parts: Further noisy sums of the answer.
+        beside: The arrays that are published beside the main one.
     """
 
     source: SourceArray
@@ -113,9 +138,17 @@ class TileJob:
     key: TransferableKey
     binding: str
     component: str
+    parts: tuple[PartJob, ...] = ()
+    beside: tuple[BesideJob, ...] = ()
 
     def __repr__(self) -> str:
         return "<TileJob>"
+
+    def stds(self) -> dict[str, float]:
+        """Return the standard deviation of the noise of every part."""
+        return {DATA: self.privatizer.noise.entry_std} | {
+            part.name: part.privatizer.noise.entry_std for part in self.parts
+        }
 
 
 @_redacted
@@ -127,21 +160,23 @@ def check_source(source: SourceArray, box: Region) -> None:
 
 @_redacted
 def norms_part(
-    source: SourceArray, box: Region, record_axis: int, grid: Grid
+    source: SourceArray, box: Region, bound: Clip, grid: Grid
 ) -> Opaque[tuple[int, SquaredNorms]]:
     """Return the squared norms of the parts of records in a region, with the first one's index.
 
     Args:
         source: The array to read.
         box: The region.
-        record_axis: The axis along which records lie.
+        bound: The clip norm, and the centre that norms are measured from.
         grid: The grid that values are rounded to.
     """
-    records = box[record_axis]
+    axis = bound.record_axis
+    records = box[axis]
     total = no_norms(records.stop - records.start)
     for piece in source.pieces(box):
-        part = piece[record_axis]
-        norms = record_norms(source.read(piece), record_axis=record_axis, step=grid.step)
+        part = piece[axis]
+        block = bound.center.shifted(source.read(piece), piece)
+        norms = record_norms(block, record_axis=axis, step=grid.step)
         total[part.start - records.start : part.stop - records.start] += norms
     return Opaque((records.start, total))
 
@@ -166,8 +201,8 @@ def sum_part(
     answer_box: Region,
     records: slice,
     factors: Opaque[Floats] | None,
-) -> Opaque[Integers]:
-    """Return a partial sum of an answer.
+) -> Opaque[Sums]:
+    """Return partial sums of all parts of an answer.
 
     Args:
         query: The query that is answered.
@@ -178,13 +213,18 @@ def sum_part(
         factors: Their clip factors, None where a record is clipped as it is read.
     """
     values = None if factors is None else factors.value
-    return Opaque(query.partial(source, exact_sum, answer_box, records, values))
+    return Opaque(query.partials(source, exact_sum, answer_box, records, values))
 
 
 @_redacted
-def add_up(*parts: Opaque[Integers]) -> Opaque[Integers]:
+def add_up(*parts: Opaque[Sums]) -> Opaque[Sums]:
     """Add partial sums; they are integers, so their order does not matter."""
-    return Opaque(functools.reduce(np.add, (part.value for part in parts)))
+    return Opaque(
+        {
+            name: functools.reduce(np.add, (part.value[name] for part in parts))
+            for name in parts[0].value
+        }
+    )
 
 
 @_redacted
@@ -193,7 +233,7 @@ def write_tiles(
     indices: Sequence[Index],
     first_record: int = 0,
     factors: Opaque[Floats] | None = None,
-    answer: Opaque[Integers] | None = None,
+    answer: Opaque[Sums] | None = None,
 ) -> Written:
     """Release some tiles into staging.
 
@@ -211,19 +251,89 @@ def write_tiles(
         box = job.tiling.box(index)
         block: Array
         shrink: Floats | None = None
+        if answer is not None and job.beside:
+            _write_joint(job, key, index, answer.value, written)
+            continue
         if answer is None:
-            block = job.source.read(box, functools.partial(_scratch, "in"))
+            block = _bounded_from(job, box)
             shrink = _factors(job, box, block, first_record, factors)
         else:
-            block = _on_grid(job, _tile_of(answer.value, box))
+            block = _on_grid(job, _tile_of(answer.value[DATA], box))
         released = _released(job, key, index, box, block, shrink, radii.get(index))
         if job.query.symmetric:
             released = _symmetrised(job, key, index, block, released, radii)
         for chunk_index, inner in job.tiling.write_chunks(index):
-            _put(job, chunk_index, released[inner], written)
+            _put(job, job.layout, chunk_index, released[inner], written)
             if job.query.symmetric and index[0] != index[1]:
-                _put(job, chunk_index[::-1], np.ascontiguousarray(released[inner].T), written)
+                transposed = np.ascontiguousarray(released[inner].T)
+                _put(job, job.layout, chunk_index[::-1], transposed, written)
     return written
+
+
+def _bounded_from(job: TileJob, box: Region) -> Array:
+    """Return a tile of the source as it is bounded: missing entries at the centre, or everything
+    measured from the centre where records are clipped around one.
+    """
+    block = job.source.read(box, functools.partial(_scratch, "in"))
+    bound = job.query.bound
+    if isinstance(bound, Clip):
+        return bound.center.shifted(block, box)
+    return block if bound is None else bound.center.fill(block, box)
+
+
+def _write_joint(job: TileJob, key: ReleaseKey, index: Index, sums: Sums, written: Written) -> None:
+    """Release one tile of an answer of several parts, and what is published beside it.
+
+    What is not aligned with the tiles is written with the first one.
+    """
+    box = job.tiling.box(index)
+    main = _noisy(
+        job,
+        key,
+        job.privatizer,
+        job.component,
+        index,
+        box,
+        _on_grid(job, _tile_of(sums[DATA], box)),
+    )
+    noisy = {DATA: main}
+    for part in job.parts:
+        at = index if part.aligned else (0,) * len(part.tiling.shape)
+        region = part.tiling.box(at)
+        block = part.exact_sum.answer(_tile_of(sums[part.name], region))
+        noisy[part.name] = _noisy(job, key, part.privatizer, part.component, at, region, block)
+    released = job.query.release(noisy, job.stds(), box)
+    _put_chunks(job, job.layout, index, released[DATA], written)
+    for array in job.beside:
+        if array.aligned:
+            _put_chunks(job, array.layout, index, released[array.suffix], written)
+        elif not any(index):
+            shape = array.layout.shape
+            whole = released[array.suffix].reshape(shape)
+            _put(job, array.layout, (0,) * len(shape), whole, written)
+
+
+def _noisy(
+    job: TileJob,
+    key: ReleaseKey,
+    privatizer: Privatizer,
+    component: str,
+    index: Index,
+    box: Region,
+    block: Array,
+) -> Floats:
+    """Return a tile of one part with its noise."""
+    out = np.empty(block.shape, np.float64)
+    stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=component, index=index)
+    privatizer.apply(Tile(values=block, box=box, stream=stream), out)
+    return out
+
+
+def _put_chunks(
+    job: TileJob, layout: Layout, index: Index, values: Array, written: Written
+) -> None:
+    for chunk_index, inner in job.tiling.write_chunks(index):
+        _put(job, layout, chunk_index, values[inner].astype(layout.dtype), written)
 
 
 def _on_grid(job: TileJob, total: Integers) -> Array:
@@ -238,10 +348,10 @@ def _tile_of(answer: Integers, box: Region) -> Integers:
     return answer if answer.shape[-len(shape) :] == shape else answer[box]
 
 
-def _put(job: TileJob, chunk_index: Index, block: Array, written: Written) -> None:
-    entry = job.staging.put(job.layout, chunk_index, block)
+def _put(job: TileJob, layout: Layout, chunk_index: Index, block: Array, written: Written) -> None:
+    entry = job.staging.put(layout, chunk_index, block)
     if entry is None:
-        written.conflicts.append(job.layout.key(chunk_index))
+        written.conflicts.append(layout.key(chunk_index))
     else:
         written.entries.append(entry)
 
@@ -275,7 +385,9 @@ def _released(
 ) -> Array:
     """Return a tile with its noise, in the type that it is written in or as it is averaged."""
     dtype = np.dtype(job.layout.dtype)
-    plain = dtype.kind == "i" or (job.query.divisor == 1 and not job.query.symmetric)
+    offset = job.query.offset(box)
+    untouched = job.query.divisor == 1 and not job.query.symmetric and offset is None
+    plain = dtype.kind == "i" or untouched
     kind = dtype if plain else np.dtype(np.float64)
     out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
     stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=job.component, index=index)
@@ -284,6 +396,8 @@ def _released(
     )
     if not plain:
         out /= job.query.divisor
+        if offset is not None:
+            out += offset
     return out if job.query.symmetric else out.astype(dtype, copy=False)
 
 
@@ -326,12 +440,12 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
 
 
 @_redacted
-def noisy_answer(job: TileJob, answer: Opaque[Integers]) -> Array:
+def noisy_answer(job: TileJob, answer: Opaque[Sums]) -> Array:
     """Return a small answer with its noise: differentially private, so the driver may keep it."""
     key = job.key.from_transferable()
     index = (0,) * len(job.tiling.shape)
     box = job.tiling.box(index)
-    block = _on_grid(job, answer.value)
+    block = _on_grid(job, answer.value[DATA])
     released = _released(job, key, index, box, block, None, None)
     return (released + released.T) / 2 if job.query.symmetric else released
 

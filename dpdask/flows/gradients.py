@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from dpdask.errors import DpdaskError
 from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes
 from dpdask.ledger import open_ledger
+from dpdask.planning.naming import axis_of
 from dpdask.privacy import Adjacency
 from dpdask.spec import ReleaseSpec, parse_release_spec
 from dpdask.spec.calibration import SamplingSection
@@ -84,10 +85,14 @@ def privatize_gradients(
 
 def _count_steps(source: SourceSection) -> int:
     """Return how many steps lie along the first axis of the source, or of its window."""
+    storage = open_storage(source.url, source.options)
+    array = open_source(storage, source.array, decode=source.decode)
     window = source.window
-    if window is not None and window.axis == 0:
-        return window.stop - window.start
-    return open_source(open_storage(source.url, source.options), source.array).shape[0]
+    if window is None:
+        return array.shape[0]
+    names = array.dimension_names
+    axis = axis_of("source.window.axis", window.axis, shape=array.shape, names=names)
+    return window.stop - window.start if axis == 0 else array.shape[0]
 
 
 def gradient_spec(

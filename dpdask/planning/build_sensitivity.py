@@ -9,7 +9,15 @@ from collections.abc import Sequence
 
 from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
-from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBall, RecordBox, SensitivitySet
+from dpdask.sensitivity import (
+    EntrywiseBox,
+    L1Ball,
+    L2Ball,
+    Origin,
+    RecordBall,
+    RecordBox,
+    SensitivitySet,
+)
 from dpdask.spec.calibration import SensitivitySection
 from dpdask.types import Shape
 
@@ -35,8 +43,13 @@ def build_sensitivity(section: SensitivitySection, shape: Shape) -> SensitivityS
             "a bound measured on the data is not a sensitivity; clip the records, or give public"
             " ranges or a declared bound"
         )
-    if (section.l2 is None) == (section.ranges is None):
-        raise InvalidSensitivity("sensitivity needs exactly one of l2 and ranges; give one of them")
+    norms = section.l1 is not None or section.l2 is not None
+    if norms == (section.ranges is not None):
+        raise InvalidSensitivity(
+            "sensitivity needs a norm bound, l1 or l2 or both, or ranges; give one of these"
+        )
+    if section.l1 is not None:
+        return _from_l1(section, section.l1)
     if section.l2 is not None:
         return _from_l2(section, section.l2, shape)
     return _from_ranges(section, section.ranges or [], shape)
@@ -47,6 +60,20 @@ def norm_bound(section: SensitivitySection, shape: Shape) -> float | None:
     if section.ranges is None:
         return None
     return largest_norm(range_pairs(section.ranges), shape)
+
+
+def _from_l1(section: SensitivitySection, l1: float) -> SensitivitySet:
+    if section.origin == "public-range" or (section.record_dim, section.feature_dim) != (None,) * 2:
+        raise InvalidSensitivity(
+            "an l1 bound is clipped or declared, of the whole tensor; drop record_dim, feature_dim"
+            " and origin: public-range"
+        )
+    return L1Ball(
+        l1_radius=l1,
+        l2=l1 if section.l2 is None else section.l2,
+        adjacency=section.adjacency,
+        origin=Origin(section.origin or "declared"),
+    )
 
 
 def _from_l2(section: SensitivitySection, l2: float, shape: Shape) -> SensitivitySet:
@@ -199,12 +226,22 @@ def sensitivity_of_ranges(
     """
     widths = tuple((high - low) * math.sqrt(contributions) * ROUND_UP for low, high in pairs)
     if record_axis is None or len(shape) > 1:
-        return _box(shape, record_axis=record_axis, axis=axis, widths=widths, adjacency=adjacency)
-    if contributions == 1:
-        return RecordBall(
-            l2=widths[0], record_axis=0, adjacency=adjacency, origin=Origin.PUBLIC_RANGE
+        return _box(
+            shape,
+            record_axis=record_axis,
+            axis=axis,
+            widths=widths,
+            adjacency=adjacency,
+            records=contributions,
         )
-    return L2Ball(l2=widths[0], adjacency=adjacency, origin=Origin.PUBLIC_RANGE)
+    low, high = pairs[0]
+    return L1Ball(
+        l1_radius=(high - low) * contributions * ROUND_UP**2,
+        l2=widths[0],
+        record_axis=0 if contributions == 1 else None,
+        adjacency=adjacency,
+        origin=Origin.PUBLIC_RANGE,
+    )
 
 
 def _box(
@@ -214,6 +251,7 @@ def _box(
     axis: int,
     widths: tuple[float, ...],
     adjacency: Adjacency,
+    records: int = 1,
 ) -> SensitivitySet:
     """Return the box of changes: of one record, or of every entry where there is no record axis."""
     if record_axis is None:
@@ -229,6 +267,7 @@ def _box(
         record_axis=record_axis,
         feature_axis=axis,
         widths=widths,
+        records=records,
         adjacency=adjacency,
         origin=Origin.PUBLIC_RANGE,
     )

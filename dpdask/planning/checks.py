@@ -8,16 +8,18 @@ import re
 import numpy as np
 
 from dpdask.errors import InvalidSpec, StoreError
+from dpdask.planning.attributes import published_attributes
+from dpdask.planning.coordinates import check_coordinates
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency
-from dpdask.queries import Query
+from dpdask.queries import CountedSum, Query
 from dpdask.spec.release import ComputeSection, ReleaseSpec
 from dpdask.storage import CARD_ARRAYS, Layout, SourceArray
-from dpdask.types import Shape
 
 __all__ = [
     "check_memory",
+    "check_missing",
     "check_no_placeholders",
     "check_output",
     "check_public",
@@ -25,7 +27,6 @@ __all__ = [
     "check_space",
 ]
 
-_MOST_COORDINATE_BYTES = 2**30
 _PLACEHOLDER = re.compile(r"\{[^{}/]*\}")
 
 
@@ -57,54 +58,47 @@ def check_records(query: Query) -> None:
     )
 
 
-def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout) -> None:
-    """Check that attributes and coordinates exist, fit the result, and can be published with it."""
-    source.attributes(spec.publish.attributes)
+def check_missing(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
+    """Refuse a sum over a source that may miss values, where the spec does not say what they do."""
+    missing = spec.privacy_unit.missing
+    if missing == "count" and not isinstance(query, CountedSum):
+        raise InvalidSpec(
+            f"privacy_unit.missing: count counts present entries beside sums and means; query"
+            f" {query.name} takes missing: center"
+        )
+    bounded = query.summed and query.bound is not None
+    if missing is None and bounded and source.may_miss_values:
+        raise InvalidSpec(
+            "the source may miss values (NaN), and privacy_unit.missing does not say what they do;"
+            " write missing: center (they count as the centre), or missing: count (they count as"
+            " absent, and the number of present entries is released, too)"
+        )
+
+
+def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout, query: Query) -> None:
+    """Check that attributes and coordinates exist, fit the result, and can be published with it.
+
+    Args:
+        spec: The spec of the release.
+        source: The source, with its window.
+        layout: The released array.
+        query: What is computed.
+
+    Raises:
+        DpdaskError: Something cannot be published.
+    """
+    published_attributes(spec, source)
     if len(layout.shape) > 1 and layout.name in layout.dimension_names:
         raise InvalidSpec(
             f"output.array {layout.name!r} is also the name of a dimension, so readers take it for"
             " the coordinate; rename one of them, by output.array or publish.dimension_names"
         )
-    names = spec.publish.coordinates
-    if CARD_ARRAYS in (layout.name, *names):
+    if CARD_ARRAYS in (layout.name, *spec.publish.coordinates):
         raise InvalidSpec(
             f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another output.array"
             " or coordinate"
         )
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InvalidSpec(f"publish.coordinates: {repeated[0]!r} is there twice; name it once")
-    if layout.name in names:
-        raise StoreError(
-            f"publish.coordinates: {layout.name!r} is the name of the released array; rename"
-            " that by output.array, or drop it"
-        )
-    total = 0
-    for name in names:
-        shape, dimensions, size = source.coordinate_schema(name)
-        _check_coordinate(name, shape, dimensions, layout)
-        total += size
-    if total > _MOST_COORDINATE_BYTES:
-        raise StoreError(
-            f"publish.coordinates hold {total / 1e9:.3g} GB, and are copied whole: at most"
-            f" {_MOST_COORDINATE_BYTES / 1e9:.3g} GB; drop the largest"
-        )
-
-
-def _check_coordinate(name: str, shape: Shape, dimensions: tuple[str, ...], layout: Layout) -> None:
-    """Check that a coordinate lies along dimensions of the result.
-
-    One that is named after a dimension must lie along that dimension alone.
-    """
-    sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
-    fits = [sizes.get(dimension) for dimension in dimensions] == list(shape)
-    if name in sizes and dimensions != (name,):
-        fits = False
-    if not fits:
-        raise StoreError(
-            f"publish.coordinates: {name!r} does not lie along the result's dimensions"
-            f" {list(layout.dimension_names)}; name them by publish.dimension_names or drop it"
-        )
+    check_coordinates(spec, source, query, layout)
 
 
 def check_output(layout: Layout, data: Component) -> None:

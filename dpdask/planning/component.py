@@ -6,16 +6,19 @@ import dataclasses
 
 from dpdask.accounting import GaussianProfile, compose
 from dpdask.errors import InvalidMechanism
+from dpdask.mechanisms import Calibration
 from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.planning.build_query import build_query
-from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.planning.plan import Component, Part, ReleasePlan
 from dpdask.planning.tiling import Tiling
-from dpdask.planning.verified import recorded_answer, verified_step
+from dpdask.planning.verified import exceeds_calibration, recorded_answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.privatizers.base import Discretized
+from dpdask.privatizers.discretize import discretize
 from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
-from dpdask.queries import Clip, Query
+from dpdask.queries import Clip, ExactSum, Query, SidePart
+from dpdask.sensitivity import L2Ball
 from dpdask.spec import CompositionSection, MechanismSection
 from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
 from dpdask.spec.query import CovarianceSection
@@ -68,6 +71,8 @@ def make_component(
             raise InvalidMechanism("a stack of steps takes i.i.d. noise; use analytic-gaussian")
         noise = IidNoise(query.answer_shape, noise.sigma)
     mu = calibrated.quantities.get("mu")
+    if query.arrays_beside:
+        return _joint_component(name, spec, query, calibrated, write_chunk)
     discretized, exact_sum = query.discretize(
         noise, mu=mu, steps_per_sigma=spec.noise.steps_per_sigma
     )
@@ -80,13 +85,70 @@ def make_component(
         tiling=_tiling(query, discretized, write_chunk),
         mu=mu,
         warnings=calibrated.warnings,
+        choice=calibrated.choice,
     )
     step = verified_step(recorded_answer(component, steps))
-    if isinstance(step, GaussianProfile) and step.mu > known_mu(mu) * MU_TOLERANCE:
+    if exceeds_calibration(step, calibrated):
         verified = composed.compose(step, query.sensitivity.adjacency)
         guarantee = dataclasses.replace(calibrated.guarantee, verified=verified)
         return dataclasses.replace(component, guarantee=guarantee)
     return component
+
+
+def _joint_component(
+    name: str, spec: ReleaseSpec, query: Query, calibrated: Calibration, write_chunk: Shape
+) -> Component:
+    """Return a sum with the counts beside it; all their noise grows by what rounding costs.
+
+    Guarantee: the verified mu of all parts together is at most the calibrated one.
+    """
+    mu = known_mu(calibrated.quantities.get("mu"))
+    if not isinstance(calibrated.noise, IidNoise):
+        raise InvalidMechanism(
+            f"query {query.name} releases counts beside its sums, which take i.i.d. Gaussian"
+            " noise; use mechanism: analytic-gaussian"
+        )
+    sigma = calibrated.noise.sigma
+    while True:
+        noise = IidNoise(query.answer_shape, sigma)
+        discretized, exact_sum = query.discretize(
+            noise, mu=mu, steps_per_sigma=spec.noise.steps_per_sigma
+        )
+        component = Component(
+            name=name,
+            query=query,
+            discretized=discretized,
+            exact_sum=exact_sum,
+            guarantee=calibrated.guarantee,
+            tiling=_tiling(query, discretized, write_chunk),
+            mu=mu,
+            warnings=calibrated.warnings,
+            choice=calibrated.choice,
+        )
+        parts = tuple(_part(side, sigma, mu, component.tiling) for side in query.beside)
+        component = dataclasses.replace(component, parts=parts)
+        real = _verified_mu(component)
+        if real <= mu:
+            return component
+        sigma *= real / mu * (1 + 1e-9)
+
+
+def _part(side: SidePart, sigma: float, mu: float, tiling: Tiling) -> Part:
+    """Return counts with their noise, ``side.scale`` times that of the sum beside them."""
+    noise = IidNoise(side.shape, sigma * side.scale)
+    alone = L2Ball(  # rounding may cost the share of mu that a sum of its own would lose
+        l2=mu * noise.sigma,
+        adjacency=side.bounds.sensitivity.adjacency,
+        origin=side.bounds.sensitivity.origin,
+    )
+    bounds = dataclasses.replace(side.bounds, sensitivity=alone)
+    return Part(
+        name=side.name,
+        discretized=discretize(noise, bounds, mu=mu, steps_per_sigma=None),
+        exact_sum=ExactSum(),
+        tiling=tiling if side.aligned else Tiling(shape=side.shape, write_chunk=side.shape),
+        aligned=side.aligned,
+    )
 
 
 def _tiling(query: Query, discretized: Discretized, write_chunk: Shape) -> Tiling:

@@ -45,6 +45,7 @@ def fingerprint(
         "grid": data.grid_to_dict(),
         "noise": _digest(data.noise.to_dict()),
         **_applied(data),
+        **_parts(data),
         "directions": None if directions is None else directions.privatizer.to_dict(),
         "dpdask": importlib.metadata.version("dpdask"),
     }
@@ -66,8 +67,20 @@ def recipe_digest(fingerprint: str, component: Component) -> str:
             "noise": _digest(component.noise.to_dict()),
             "grid": component.grid_to_dict(),
             **_applied(component),
+            **_parts(component),
         }
     )
+
+
+def _parts(component: Component) -> Json:
+    """Return the noise and grids of further parts, nothing where there are none."""
+    if not component.parts:
+        return {}
+    return {
+        "parts": {
+            part.name: [part.noise.to_dict(), part.privatizer.to_dict()] for part in component.parts
+        }
+    }
 
 
 def _applied(component: Component) -> Json:

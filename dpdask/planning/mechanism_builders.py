@@ -9,9 +9,11 @@ from typing import TypedDict
 import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSpec
+from dpdask.mechanisms.auto import auto
 from dpdask.mechanisms.base import Calibration, Steps
 from dpdask.mechanisms.directional import directional
 from dpdask.mechanisms.gaussian import analytic_gaussian, classic_gaussian, imgm
+from dpdask.mechanisms.laplace import laplace
 from dpdask.mechanisms.mgm import idn, mgm, udn, utility_weights
 from dpdask.mechanisms.reproductions.mvg import mvg
 from dpdask.mechanisms.reproductions.mvg_allocation import (
@@ -27,6 +29,7 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
 from dpdask.spec.mechanism import (
     AnalyticGaussianSection,
+    AutoSection,
     ClassicGaussianSection,
     DirectionalSection,
     EstimatedDirections,
@@ -35,6 +38,7 @@ from dpdask.spec.mechanism import (
     IdnSection,
     ImgmSection,
     KNormSection,
+    LaplaceSection,
     MgmSection,
     MvgSection,
     RankOneSection,
@@ -45,11 +49,13 @@ from dpdask.types import Shape
 __all__ = [
     "MechanismInputs",
     "build_analytic_gaussian",
+    "build_auto",
     "build_classic_gaussian",
     "build_directional",
     "build_idn",
     "build_imgm",
     "build_k_norm",
+    "build_laplace",
     "build_mgm",
     "build_mvg",
     "build_rank_one",
@@ -92,6 +98,16 @@ class MechanismInputs:
             "shape": self.shape,
             "steps": self.steps,
         }
+
+
+def build_auto(section: AutoSection, inputs: MechanismInputs) -> Calibration:
+    """Calibrate what ``auto`` chooses."""
+    return auto(**inputs.common())
+
+
+def build_laplace(section: LaplaceSection, inputs: MechanismInputs) -> Calibration:
+    """Calibrate ``laplace``."""
+    return laplace(**inputs.common())
 
 
 def build_classic_gaussian(section: ClassicGaussianSection, inputs: MechanismInputs) -> Calibration:

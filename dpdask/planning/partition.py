@@ -142,4 +142,4 @@ def _by_record_range(
 def _record_bytes(plan: ReleasePlan, axis: int) -> int:
     """Return the bytes of one record of the source."""
     entries = math.prod(size for other, size in enumerate(plan.source.shape) if other != axis)
-    return entries * np.dtype(plan.source.dtype).itemsize
+    return entries * plan.source.entry_bytes

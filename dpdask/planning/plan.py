@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdask.ledger import Forecast, PrivacyUnit
+from dpdask.mechanisms import Choice
 from dpdask.noise import Noise
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
@@ -20,7 +21,36 @@ from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
-__all__ = ["Component", "ReleasePlan"]
+__all__ = ["Component", "Part", "ReleasePlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A further noisy sum of a component: counts beside a sum.
+
+    Args:
+        name: Its name within the component.
+        discretized: Its noise on its grid.
+        exact_sum: How exact sums become values.
+        tiling: Its tiles: those of the component, or a single one.
+        aligned: Whether they are those of the component.
+    """
+
+    name: str
+    discretized: Discretized
+    exact_sum: ExactSum
+    tiling: Tiling
+    aligned: bool
+
+    @property
+    def privatizer(self) -> Privatizer:
+        """How noise is added to a tile."""
+        return self.discretized.privatizer
+
+    @property
+    def noise(self) -> Noise:
+        """The noise that is really added."""
+        return self.discretized.noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +66,8 @@ class Component:
         tiling: The tiles of the answer.
         mu: The mu that Gaussian noise was calibrated to; None for other noise.
         warnings: What the mechanism warns of.
+        parts: Further noisy sums, charged with the main one.
+        choice: Which mechanism ``auto`` chose, and why; None where the spec names one.
     """
 
     name: str
@@ -46,6 +78,8 @@ class Component:
     tiling: Tiling
     mu: float | None
     warnings: tuple[str, ...]
+    parts: tuple[Part, ...] = ()
+    choice: Choice | None = None
 
     @property
     def privatizer(self) -> Privatizer:
@@ -56,6 +90,10 @@ class Component:
     def noise(self) -> Noise:
         """The noise that is really added."""
         return self.discretized.noise
+
+    def part_name(self, part: Part) -> str:
+        """Return what the noise of a further part is drawn for."""
+        return f"{self.name}-{part.name}"
 
     def grid_to_dict(self) -> Json:
         """Return the grid of the noise, and that of the records, as the card records them."""
@@ -78,6 +116,12 @@ class ReleasePlan:
     fingerprint: str
     forecast: Forecast | None
     warnings: tuple[str, ...]
+    beside: tuple[Layout, ...] = ()
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of all released arrays, the main one first."""
+        return (self.layout, *self.beside)
 
     @property
     def threads(self) -> int:
@@ -134,6 +178,14 @@ class ReleasePlan:
         most = f"at most {query.max_contributions} per unit"
         return f"{whom} ({query.sensitivity.adjacency}, {most})"
 
+    def _mechanism(self) -> Json:
+        """The mechanism, and why ``auto`` chose it where it did."""
+        choice = self.data.choice
+        if choice is None:
+            return {"name": self.spec.mechanism.name, "reason": None}
+        share = self.entry_std / self.data.noise.entry_std
+        return {"name": choice.name, "reason": choice.reason(share)}
+
     def to_dict(self) -> Json:
         """The plan for people and programs who may see the source."""
         guarantee = self.guarantee.to_dict()
@@ -154,6 +206,7 @@ class ReleasePlan:
             "protects": self._protects(),
             "bound": self.data.query.bound_to_dict(self.data.discretized),
             "sensitivity": self.data.query.sensitivity.radius / self.data.query.divisor,
+            "mechanism": self._mechanism(),
             "guarantee": guarantee,
             "expected_error": {
                 "entry_std": self.entry_std,

@@ -16,6 +16,7 @@ from dpdask.ledger import Forecast, Ledger
 from dpdask.planning.build_query import build_query
 from dpdask.planning.checks import (
     check_memory,
+    check_missing,
     check_no_placeholders,
     check_output,
     check_public,
@@ -24,12 +25,22 @@ from dpdask.planning.checks import (
 )
 from dpdask.planning.component import directions_component, make_component, share_of, together
 from dpdask.planning.fingerprint import fingerprint
+from dpdask.planning.layouts import layouts_beside
+from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Layout, LocalStorage, SourceArray, Storage, open_source, open_storage
+from dpdask.storage import (
+    Layout,
+    LocalStorage,
+    SourceArray,
+    Storage,
+    open_source,
+    open_storage,
+    with_labels,
+)
 from dpdask.types import Shape
 
 __all__ = ["make_plan"]
@@ -60,11 +71,13 @@ def make_plan(
         raise _output_exists(spec)
     source = _open_source(spec, output)
     query = _build_query(spec, source)
+    if query.labels and query.units_axis is not None:
+        source = with_labels(source, query.labels, axis=query.units_axis)
     layout = _layout(spec, source, query)
     directions, data = _components(spec, query, layout)
     guarantee = _guarantee(spec, directions, data)
     check_output(layout, data)
-    check_public(spec, source, layout)
+    check_public(spec, source, layout, query)
     identity = source.identity()
     plan = ReleasePlan(
         spec=spec,
@@ -78,6 +91,7 @@ def make_plan(
         fingerprint=fingerprint(spec, identity, data, directions, layout),
         forecast=None,
         warnings=_warnings(guarantee, data),
+        beside=layouts_beside(layout, query),
     )
     check_memory(plan)
     if not resuming:
@@ -101,11 +115,14 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
         raise StoreError(
             "output.url lies within the source, or the source within it; publish somewhere else"
         )
-    source = open_source(storage, spec.source.array)
+    source = open_source(storage, spec.source.array, decode=spec.source.decode)
     window = spec.source.window
     if window is None:
         return source
-    return source.windowed(window.axis, window.start, window.stop)
+    axis = axis_of(
+        "source.window.axis", window.axis, shape=source.shape, names=source.dimension_names
+    )
+    return source.windowed(axis, window.start, window.stop)
 
 
 def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
@@ -114,22 +131,23 @@ def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
         spec.query, spec.privacy_unit, source.shape, spec.composition, source.dimension_names
     )
     check_records(query)
-    _check_window(spec, query)
+    check_missing(spec, source, query)
+    _check_window(source, query)
     return query
 
 
-def _check_window(spec: ReleaseSpec, query: Query) -> None:
+def _check_window(source: SourceArray, query: Query) -> None:
     """Refuse a window of records whose number is private.
 
     Positions shift when a record is removed, so the window loses one record and gains another: the
     sensitivity does not cover that.
     """
-    window = spec.source.window
+    window = source.window
     if window is None or query.sensitivity.adjacency is not Adjacency.ADD_REMOVE_ONE:
         return
-    if query.units_axis == window.axis:
+    if query.units_axis == window[0]:
         raise InvalidSensitivity(
-            f"source.window lies along the record axis {window.axis}, where a record that is"
+            f"source.window lies along the record axis {window[0]}, where a record that is"
             " removed lets another one in; use privacy_unit.adjacency: replace-one, or a window"
             " along another axis"
         )
@@ -213,7 +231,7 @@ def _layout(spec: ReleaseSpec, source: SourceArray, query: Query) -> Layout:
         shards=None if shards is None else tuple(shards),
         dtype=dtype,
         codec=spec.publish.codec,
-        dimension_names=_dimension_names(spec, source, query),
+        dimension_names=released_names(query, source.dimension_names, spec),
     )
 
 
@@ -237,15 +255,6 @@ def _default_chunks(shape: Shape, itemsize: int) -> Shape:
         if chunks[axis] > 1 or row_bytes <= _DEFAULT_CHUNK_BYTES:
             break
     return tuple(chunks)
-
-
-def _dimension_names(spec: ReleaseSpec, source: SourceArray, query: Query) -> tuple[str, ...]:
-    if spec.publish.dimension_names:
-        return tuple(spec.publish.dimension_names)
-    unnamed = spec.publish.dimension_names is None
-    if unnamed and not query.summed and source.dimension_names:
-        return source.dimension_names
-    return tuple(f"dim_{axis}" for axis in range(len(query.answer_shape)))
 
 
 def _forecast(plan: ReleasePlan, ledger: Ledger, *, occupied: bool) -> Forecast:

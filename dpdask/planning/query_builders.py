@@ -19,25 +19,20 @@ from dpdask.queries.covariance import Covariance
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.precomputed import Precomputed
-from dpdask.queries.sums import Mean, Sum
-from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, SensitivitySet
+from dpdask.sensitivity import L1Ball, L2Ball, Origin, SensitivitySet
 from dpdask.spec.query import (
     Bins,
     CovarianceSection,
     HistogramSection,
     IdentitySection,
-    MeanSection,
     PrecomputedSection,
-    SumSection,
 )
 
 __all__ = [
     "build_covariance",
     "build_histogram",
     "build_identity",
-    "build_mean",
     "build_precomputed",
-    "build_sum",
 ]
 
 _MOST_BINS = 2**20
@@ -77,67 +72,6 @@ def build_identity(section: IdentitySection, inputs: QueryInputs) -> Identity:
         bound=bound,
         norm_bound=norm_bound,
         max_contributions=unit.max_contributions,
-    )
-
-
-def build_sum(section: SumSection, inputs: QueryInputs) -> Sum:
-    """Return the sum over records."""
-    return _sum_over_records(Sum, inputs)
-
-
-def build_mean(section: MeanSection, inputs: QueryInputs) -> Sum:
-    """Return the sum over records, divided by their public number after noise."""
-    return _sum_over_records(Mean, inputs)
-
-
-def _sum_over_records(kind: type[Sum], inputs: QueryInputs) -> Sum:
-    axis, bound = inputs.record_axis(), inputs.bound()
-    if axis is None:
-        raise InvalidSensitivity(
-            f"query {kind.name} sums over records; name the dimension along which they lie:"
-            " privacy_unit.record_dim"
-        )
-    unit, shape = inputs.privacy_unit, inputs.shape
-    private_count = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    mean = kind is Mean
-    if mean and private_count:
-        raise InvalidSensitivity(
-            "a mean under add-remove-one divides by a private number; release query: sum, or use"
-            " replace-one"
-        )
-    records = shape[axis]
-    answer_shape = tuple(size for i, size in enumerate(shape) if i != axis) or (1,)
-    sensitivity: SensitivitySet
-    if isinstance(bound, Clip):
-        norms = 1 if private_count else 2
-        sensitivity = L2Ball(
-            l2=norms * bound.norm * unit.max_contributions * ROUND_UP,
-            adjacency=unit.adjacency,
-            origin=Origin.CLIPPED,
-        )
-        norm_bound = records * bound.norm * ROUND_UP
-    else:
-        feature = bound.feature_axis - (bound.feature_axis > axis) if len(shape) > 1 else 0
-        changes = [
-            max(abs(low), abs(high)) if private_count else high - low for low, high in bound.pairs
-        ]
-        sensitivity = EntrywiseBox(
-            shape=answer_shape,
-            feature_axis=feature,
-            widths=tuple(change * unit.max_contributions * ROUND_UP for change in changes),
-            adjacency=unit.adjacency,
-            origin=Origin.PUBLIC_RANGE,
-        )
-        norm_bound = records * largest_norm(bound.pairs, answer_shape)
-    return kind(
-        source_shape=shape,
-        answer_shape=answer_shape,
-        sensitivity=sensitivity,
-        bound=bound,
-        norm_bound=None if private_count else norm_bound,
-        max_contributions=unit.max_contributions,
-        divisor=records if mean else 1,
-        record_axis=axis,
     )
 
 
@@ -193,7 +127,12 @@ def build_histogram(section: HistogramSection, inputs: QueryInputs) -> Histogram
     return Histogram(
         source_shape=shape,
         answer_shape=tuple(len(row) - 1 for row in edges),
-        sensitivity=L2Ball(l2=reach * ROUND_UP, adjacency=unit.adjacency, origin=Origin.CLIPPED),
+        sensitivity=L1Ball(
+            l1_radius=unit.max_contributions * (1.0 if private_count else 2.0),
+            l2=reach * ROUND_UP,
+            adjacency=unit.adjacency,
+            origin=Origin.CLIPPED,
+        ),
         bound=None,
         norm_bound=None if private_count else float(shape[axis]),
         max_contributions=unit.max_contributions,
@@ -265,12 +204,17 @@ def build_precomputed(section: PrecomputedSection, inputs: QueryInputs) -> Preco
     return Precomputed(
         source_shape=shape,
         answer_shape=shape,
-        # of a whole privacy unit, however many records it has
-        sensitivity=L2Ball(
-            l2=section.l2_sensitivity, adjacency=unit.adjacency, origin=Origin.DECLARED
-        ),
+        sensitivity=_declared(section, unit.adjacency),
         bound=None,
         norm_bound=None,
         max_contributions=unit.max_contributions,
         steps=steps,
     )
+
+
+def _declared(section: PrecomputedSection, adjacency: Adjacency) -> SensitivitySet:
+    """Return what the caller declares of a whole privacy unit, however many records it has."""
+    l1, l2 = section.l1_sensitivity, section.l2_sensitivity
+    if l1 is None:
+        return L2Ball(l2=l2, adjacency=adjacency, origin=Origin.DECLARED)
+    return L1Ball(l1_radius=l1, l2=l2, adjacency=adjacency, origin=Origin.DECLARED)

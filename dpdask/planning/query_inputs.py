@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_sensitivity import feature_axis, range_pairs
-from dpdask.queries import Clip, Ranges
+from dpdask.planning.naming import axis_of
+from dpdask.queries import ORIGIN, Center, Clip, Ranges
 from dpdask.spec.release import PrivacyUnitSection, StackSection
 from dpdask.types import Shape
 
@@ -64,7 +66,48 @@ class QueryInputs:
             raise InvalidSensitivity(
                 f"privacy_unit.l2_clip_norm={norm:g} bounds nothing; give a finite number > 0"
             )
-        return Clip(norm=norm, record_axis=record_axis)
+        return Clip(norm=norm, record_axis=record_axis, center=self._center_of_clip(record_axis))
+
+    def _center_of_clip(self, record_axis: int) -> Center:
+        """Return the centre of a clip norm: the origin, a number, or one number per feature."""
+        center = self.privacy_unit.center
+        if center is None:
+            return ORIGIN
+        numbers = tuple(center) if isinstance(center, list) else (center,)
+        axis = feature_axis(
+            self.shape, record_axis, count=len(numbers), key="privacy_unit.feature_dim"
+        )
+        self._check_center(numbers, axis)
+        return Center.per_feature(numbers, axis=axis, order=len(self.shape))
+
+    def _check_center(self, numbers: tuple[float, ...], axis: int) -> None:
+        if not all(math.isfinite(number) for number in numbers):
+            raise InvalidSensitivity("privacy_unit.center is not finite; give finite numbers")
+        if len(numbers) not in (1, self.shape[axis]):
+            raise InvalidSensitivity(
+                f"privacy_unit.center: {len(numbers)} numbers do not fit axis {axis} of length"
+                f" {self.shape[axis]}; give one number for all or {self.shape[axis]} of them"
+            )
+
+    def _center_of_ranges(self, pairs: list[tuple[float, float]], axis: int) -> Center:
+        """Return the middle of the ranges, or the point within them that the spec names."""
+        order, center = len(self.shape), self.privacy_unit.center
+        if center is None:
+            middles = tuple(low + (high - low) / 2 for low, high in pairs)
+            return Center.per_feature(middles, axis=axis, order=order)
+        numbers = tuple(center) if isinstance(center, list) else (center,) * len(pairs)
+        if len(numbers) != len(pairs):
+            raise InvalidSensitivity(
+                f"privacy_unit.center: {len(numbers)} numbers do not fit {len(pairs)} ranges; give"
+                " one number, or one per range"
+            )
+        for number, (low, high) in zip(numbers, pairs, strict=True):
+            if not low <= number <= high:
+                raise InvalidSensitivity(
+                    f"privacy_unit.center={number:g} lies outside its range [{low:g}, {high:g}];"
+                    " choose a point within it"
+                )
+        return Center.per_feature(numbers, axis=axis, order=order)
 
     def _ranges(self, ranges: list[list[float]]) -> Ranges:
         pairs = range_pairs(ranges)
@@ -80,7 +123,12 @@ class QueryInputs:
                 f"privacy_unit.ranges: {len(pairs)} ranges do not fit axis {axis} of length"
                 f" {size}; give one range for all or {size} of them"
             )
-        return Ranges(pairs=tuple(pairs), feature_axis=axis, record_axis=record_axis)
+        return Ranges(
+            pairs=tuple(pairs),
+            feature_axis=axis,
+            record_axis=record_axis,
+            center=self._center_of_ranges(pairs, axis),
+        )
 
     def _feature_axis(self, record_axis: int | None, count: int) -> int:
         key = "privacy_unit.feature_dim"
@@ -97,27 +145,10 @@ class QueryInputs:
 
     def _axis(self, key: str, dimension: int | str) -> int:
         """Return the axis that a name or an index stands for."""
-        if isinstance(dimension, int):
-            if not -len(self.shape) <= dimension < len(self.shape):
-                raise InvalidSensitivity(
-                    f"{key}={dimension} is not an axis of the source; choose one from 0 to"
-                    f" {len(self.shape) - 1}"
-                )
-            return dimension % len(self.shape)
-        if self.dimension_names is None:
-            raise InvalidSensitivity(
-                f"{key}={dimension!r}: the dimensions of the source have no names; give an index"
-                f" from 0 to {len(self.shape) - 1}, or name all dimensions of the array"
-            )
-        names = ", ".join(self.dimension_names)
-        matches = self.dimension_names.count(dimension)
-        if matches == 0:
-            raise InvalidSensitivity(
-                f"{key}={dimension!r} is not a dimension of the source; choose one of {names}"
-            )
-        if matches > 1:
-            raise InvalidSensitivity(
-                f"{key}={dimension!r} names {matches} dimensions of the source ({names}); give an"
-                f" index from 0 to {len(self.shape) - 1}"
-            )
-        return self.dimension_names.index(dimension)
+        return axis_of(
+            key,
+            dimension,
+            shape=self.shape,
+            names=self.dimension_names,
+            error=InvalidSensitivity,
+        )

@@ -10,18 +10,26 @@ from __future__ import annotations
 import functools
 import math
 
-from dpdask.accounting import GaussianProfile, SphericalProfile
+from dpdask.accounting import GaussianProfile, PureProfile, SphericalProfile, StepProfile
 from dpdask.errors import InvalidMechanism
-from dpdask.mechanisms import Steps
+from dpdask.mechanisms import Calibration, Steps
 from dpdask.mechanisms.gaussian import gaussian_mu
-from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
+from dpdask.mechanisms.laplace import laplace_loss
+from dpdask.noise import IidNoise, KroneckerNoise, LaplaceNoise, Noise, SphericalNoise
 from dpdask.noise.factors import mixing_axes
 from dpdask.noise.rounding import moved_entries, moved_records, whitened_rounding
 from dpdask.planning.plan import Component
 from dpdask.privacy import PrivacyProfile
-from dpdask.queries import RecordedAnswer
+from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
+from dpdask.queries import RecordedAnswer, RecordedPart
 
-__all__ = ["recorded_answer", "rounding_in_sigmas", "verified_profile", "verified_step"]
+__all__ = [
+    "exceeds_calibration",
+    "recorded_answer",
+    "rounding_in_sigmas",
+    "verified_profile",
+    "verified_step",
+]
 
 _UP = 1 + 1e-14  # rounds up what a few operations computed
 
@@ -38,6 +46,10 @@ def recorded_answer(component: Component, steps: int = 1) -> RecordedAnswer:
         record_axis=query.units_axis,
         contributions=query.max_contributions,
         steps=steps,
+        parts=tuple(
+            RecordedPart(name=part.name, noise=part.noise, grid=part.privatizer.to_dict())
+            for part in component.parts
+        ),
     )
 
 
@@ -46,24 +58,42 @@ def verified_profile(answer: RecordedAnswer, steps: Steps) -> PrivacyProfile:
     return steps.compose(verified_step(answer), answer.sensitivity.adjacency)
 
 
-def verified_step(answer: RecordedAnswer) -> GaussianProfile | SphericalProfile:
+def verified_step(answer: RecordedAnswer) -> StepProfile:
     """Return the profile of one step, in terms of the noise that is really added.
+
+    The parts of a joint answer are whitened each by its own noise; their common sensitivity is
+    that of the answer, in units of the main part.
 
     Guarantee: it covers the sensitivity and everything that rounding and floating point add to it,
     for noise that is drawn exactly.
     """
+    if answer.parts and not isinstance(answer.noise, IidNoise):
+        raise InvalidMechanism("the parts of a joint answer take i.i.d. noise; use that")
     return _profile_of(answer.noise, answer)
 
 
+def exceeds_calibration(step: StepProfile, calibration: Calibration) -> bool:
+    """Return whether rounding left a step less private than its noise was calibrated to be."""
+    if isinstance(step, GaussianProfile):
+        return step.mu > known_mu(calibration.quantities.get("mu")) * MU_TOLERANCE
+    if isinstance(step, PureProfile):
+        return step.largest_loss > calibration.quantities["loss"]
+    return False
+
+
 def rounding_in_sigmas(answer: RecordedAnswer) -> float:
-    """Return by how much rounding increases the distance between neighbours, in sigmas."""
+    """Return by how much rounding increases the distance between neighbours, in sigmas.
+
+    In l1 and in scales for Laplace noise.
+    """
     return _rounding_of(answer.noise, answer)
 
 
 @functools.singledispatch
-def _profile_of(noise: Noise, answer: RecordedAnswer) -> GaussianProfile | SphericalProfile:
+def _profile_of(noise: Noise, answer: RecordedAnswer) -> StepProfile:
     raise InvalidMechanism(
-        f"noise {type(noise).__name__} has no profile; use i.i.d., Kronecker or spherical noise"
+        f"noise {type(noise).__name__} has no profile; use i.i.d., Laplace, Kronecker or"
+        " spherical noise"
     )
 
 
@@ -71,6 +101,12 @@ def _profile_of(noise: Noise, answer: RecordedAnswer) -> GaussianProfile | Spher
 def _iid_profile(noise: IidNoise, answer: RecordedAnswer) -> GaussianProfile:
     rounding = _rounding_of(noise, answer)
     return GaussianProfile(gaussian_mu(noise, answer.sensitivity) + rounding * _UP)
+
+
+@_profile_of.register(LaplaceNoise)
+def _laplace_profile(noise: LaplaceNoise, answer: RecordedAnswer) -> PureProfile:
+    rounding = _rounding_of(noise, answer)
+    return PureProfile((laplace_loss(noise, answer.sensitivity) + rounding) * _UP)
 
 
 @_profile_of.register(KroneckerNoise)
@@ -93,8 +129,26 @@ def _rounding_of(noise: Noise, answer: RecordedAnswer) -> float:
 
 @_rounding_of.register(IidNoise)
 def _iid_rounding(noise: IidNoise, answer: RecordedAnswer) -> float:
-    """Round the answer to the grid of the noise."""
-    return answer.rules.rounding_l2(answer) / noise.sigma
+    """Round the answer, and every further part, to the grid of its noise."""
+    own = answer.rules.rounding_l2(answer) / noise.sigma
+    if not answer.parts:
+        return own
+    others = [
+        answer.rules.part_rounding(answer, part.name) / _iid(part).sigma for part in answer.parts
+    ]
+    return math.sqrt(math.fsum(share**2 for share in (own, *others))) * _UP
+
+
+def _iid(part: RecordedPart) -> IidNoise:
+    if not isinstance(part.noise, IidNoise):
+        raise InvalidMechanism("the parts of a joint answer take i.i.d. noise; use that")
+    return part.noise
+
+
+@_rounding_of.register(LaplaceNoise)
+def _laplace_rounding(noise: LaplaceNoise, answer: RecordedAnswer) -> float:
+    """Round the answer to the grid of the noise; in l1, and in scales of the noise."""
+    return answer.rules.rounding_l1(answer) / noise.scale
 
 
 @_rounding_of.register(KroneckerNoise)

@@ -1,6 +1,8 @@
 """Queries: an answer's shape, what one privacy unit can change of it, its sums over chunks."""
 
-from dpdask.queries.base import Query, RecordSumQuery, SummedQuery
+from dpdask.queries.base import BesideArray, Query, RecordSumQuery, SidePart, SummedQuery
+from dpdask.queries.center import ORIGIN, Center
+from dpdask.queries.counted import CountedMean, CountedSum
 from dpdask.queries.covariance import Covariance
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
@@ -11,6 +13,7 @@ from dpdask.queries.sums import Mean, Sum
 from dpdask.queries.verification import (
     QueryRules,
     RecordedAnswer,
+    RecordedPart,
     is_registered,
     query_rules,
     register_query_rules,
@@ -18,7 +21,12 @@ from dpdask.queries.verification import (
 )
 
 __all__ = [
+    "ORIGIN",
+    "BesideArray",
+    "Center",
     "Clip",
+    "CountedMean",
+    "CountedSum",
     "Covariance",
     "ExactSum",
     "Histogram",
@@ -30,6 +38,8 @@ __all__ = [
     "Ranges",
     "RecordSumQuery",
     "RecordedAnswer",
+    "RecordedPart",
+    "SidePart",
     "Sum",
     "SummedQuery",
     "is_registered",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -18,7 +19,21 @@ from dpdask.queries.records import Clip, Ranges
 from dpdask.sensitivity import SensitivitySet
 from dpdask.types import Array, Floats, Integers, Json, Region, Shape
 
-__all__ = ["Query", "Reader", "RecordSumQuery", "SummedQuery"]
+__all__ = [
+    "COUNT",
+    "DATA",
+    "NOISE_STD",
+    "BesideArray",
+    "Query",
+    "Reader",
+    "RecordSumQuery",
+    "SidePart",
+    "SummedQuery",
+]
+
+DATA = "data"  # the main part of an answer
+COUNT = "count"
+NOISE_STD = "noise_std"
 
 PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
 
@@ -28,6 +43,43 @@ class Reader(Protocol):
 
     def read(self, box: Region) -> Array:
         """Return a region as a C-ordered array."""
+
+    def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
+        """Return the position of every record's label in ``groups``, -1 where it is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidePart:
+    """A further noisy sum of an answer: counts beside a sum.
+
+    Args:
+        name: Its name, and the ending of the array that it is published as.
+        shape: Its shape.
+        scale: The standard deviation of its noise over that of the main part.
+        aligned: Whether it has the shape, and so the tiles, of the main part; else it is one tile.
+        bounds: What is known of it before noise is added.
+    """
+
+    name: str
+    shape: Shape
+    scale: float
+    aligned: bool
+    bounds: AnswerBounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideArray:
+    """An array that is published beside the main one.
+
+    Args:
+        suffix: The ending of its name.
+        shape: Its shape.
+        aligned: Whether it has the shape, and so the chunks, of the main array; else it is small.
+    """
+
+    suffix: str
+    shape: Shape
+    aligned: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +114,39 @@ class Query(abc.ABC):
     def units_axis(self) -> int | None:
         """The axis of the source along which the protected records lie; None where it has none."""
         return None if self.bound is None else self.bound.record_axis
+
+    @property
+    def labels(self) -> dict[str, tuple[int | str, ...]]:
+        """The arrays of labels that the query reads beside the source, with their groups."""
+        return {}
+
+    @property
+    def beside(self) -> tuple[SidePart, ...]:
+        """Further noisy sums, drawn beside the main part and charged with it."""
+        return ()
+
+    @property
+    def arrays_beside(self) -> tuple[BesideArray, ...]:
+        """Arrays that are published beside the main one."""
+        return ()
+
+    def offset(self, box: Region) -> Floats | None:
+        """Return what is added to a region of the noisy answer after it was divided; None for
+        nothing.
+        """
+        return None
+
+    def release(
+        self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
+    ) -> dict[str, Floats]:
+        """Return what is published, computed from noisy parts alone: post-processing.
+
+        Args:
+            noisy: A region of every part, by name, with its noise.
+            stds: The standard deviation of every part's noise.
+            box: The region of the answer.
+        """
+        return {DATA: noisy[DATA] / self.divisor}
 
     @abc.abstractmethod
     def bounds(self) -> AnswerBounds:
@@ -98,11 +183,12 @@ class Query(abc.ABC):
     def bound_to_dict(self, discretized: Discretized) -> Json:
         """Return how far one record reaches, and how that is enforced."""
         match self.bound:
-            case Clip(norm=norm):
-                return {"kind": "l2-clip", "norm": norm, "enforced": True}
-            case Ranges(pairs=pairs):
+            case Clip(norm=norm, center=center):
+                where = {} if center.zero else center.to_dict()
+                return {"kind": "l2-clip", "norm": norm, **where, "enforced": True}
+            case Ranges(pairs=pairs, center=center):
                 ranges = [list(pair) for pair in pairs]
-                return {"kind": "ranges", "ranges": ranges, "enforced": True}
+                return {"kind": "ranges", "ranges": ranges, **center.to_dict(), "enforced": True}
             case _:
                 return {"kind": "none", "enforced": False}
 
@@ -157,6 +243,17 @@ class SummedQuery(Query):
     def summing_bytes(self, records: int) -> int:
         """Return what :meth:`partial` holds beside what it read: entries in steps, and a mask."""
         return 9 * math.prod(self.region(records))
+
+    def partials(
+        self,
+        source: Reader,
+        exact_sum: ExactSum,
+        answer_box: Region,
+        records: slice,
+        factors: Floats | None,
+    ) -> dict[str, Integers]:
+        """Return the sums of all parts over some records; arguments as for :meth:`partial`."""
+        return {DATA: self.partial(source, exact_sum, answer_box, records, factors)}
 
     def bias(self, exact_sum: ExactSum) -> float:
         """Return the most that bounding and rounding all records may move an entry."""

@@ -90,7 +90,7 @@ class Covariance(RecordSumQuery):
     ) -> Floats:
         """Return some features of some records as integers, one record per row."""
         box = (records, features) if self.record_axis == 0 else (features, records)
-        steps = rule.integers(source.read(box), factors, (0, 0))
+        steps = rule.integers(source.read(box), factors, box)
         return steps if self.record_axis == 0 else np.ascontiguousarray(steps.T)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, OutOfReach
-from dpdask.noise import IidNoise, KroneckerNoise, Noise, SphericalNoise
+from dpdask.noise import IidNoise, KroneckerNoise, LaplaceNoise, Noise, SphericalNoise
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.clipping import fine_clip_grid
@@ -30,9 +31,10 @@ from dpdask.privatizers.grid import (
     SUM_LIMIT,
     Grid,
 )
-from dpdask.privatizers.iid import IidPrivatizer
+from dpdask.privatizers.iid import IidPrivatizer, LaplacePrivatizer
+from dpdask.queries.center import ORIGIN, Center
 from dpdask.queries.records import Ranges, RecordRule
-from dpdask.sensitivity import SensitivitySet
+from dpdask.sensitivity import SensitivitySet, known_l1
 from dpdask.types import Floats, Integers, Json, Shape
 
 __all__ = ["ExactSum", "SumBounds", "discretize_sum"]
@@ -106,6 +108,7 @@ class SumBounds:
         shape: The shape of the sum.
         record_axis: The axis of the source along which records lie.
         ranges: The ranges of the records' entries; None where records are clipped.
+        center: What is subtracted from records before they are bounded.
     """
 
     largest: float
@@ -115,6 +118,7 @@ class SumBounds:
     shape: Shape
     record_axis: int
     ranges: Ranges | None = None
+    center: Center = ORIGIN
 
     @property
     def entries(self) -> int:
@@ -174,7 +178,9 @@ class SumBounds:
         pairs = () if self.ranges is None else self.ranges.pairs
         for low, high in pairs:  # every range must hold a point of the grid
             Grid.for_range(sigma=step * steps_per_sigma, low=low, high=high)
-        return RecordRule(grid=grid, record_axis=self.record_axis, ranges=self.ranges)
+        return RecordRule(
+            grid=grid, record_axis=self.record_axis, ranges=self.ranges, center=self.center
+        )
 
     def fine_sum(self, record_bits: int) -> ExactSum:
         """Return the sum of records of at most ``record_bits`` bits, on a grid of powers of two."""
@@ -211,7 +217,8 @@ def discretize_sum(
         InvalidMechanism: Noise of this distribution cannot be added to a sum.
     """
     raise InvalidMechanism(
-        f"noise {type(noise).__name__} has no grid; use i.i.d., Kronecker or spherical noise"
+        f"noise {type(noise).__name__} has no grid; use i.i.d., Laplace, Kronecker or spherical"
+        " noise"
     )
 
 
@@ -242,69 +249,128 @@ def _sum_of_spherical(
 def _sum_on_iid_grid(
     noise: IidNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
 ) -> tuple[Discretized, ExactSum]:
-    """Round the sum to the noise's grid; where that costs too much, records lie on that grid."""
-    chosen = steps_per_sigma is not None
-    steps = _sum_steps(noise, bounds, steps_per_sigma)
-    sigma, shift = noise.sigma, 0
-    growth = _growth(noise, bounds, steps)
+    """Round the sum to the grid of Gaussian noise, at the cost of sqrt(entries) steps in l2."""
+    scaled = _Scaled(
+        scale=noise.sigma,
+        sensitivity=bounds.sensitivity.radius,
+        moved_steps=math.sqrt(bounds.entries),
+        bounds=bounds,
+    )
+
+    def privatizer(sigma: float, grid: Grid) -> IidPrivatizer:
+        return IidPrivatizer(noise=IidNoise(noise.shape, sigma), grid=grid)
+
+    return _sum_on_one_grid(scaled, privatizer, mu=mu, steps_per_sigma=steps_per_sigma)
+
+
+@discretize_sum.register(LaplaceNoise)
+def _sum_on_laplace_grid(
+    noise: LaplaceNoise, bounds: SumBounds, *, mu: float | None, steps_per_sigma: int | None
+) -> tuple[Discretized, ExactSum]:
+    """Round the sum to the grid of Laplace noise, at the cost of a step per entry in l1."""
+    scaled = _Scaled(
+        scale=noise.scale,
+        sensitivity=known_l1(bounds.sensitivity),
+        moved_steps=float(bounds.entries),
+        bounds=bounds,
+    )
+
+    def privatizer(scale: float, grid: Grid) -> IidPrivatizer:
+        return LaplacePrivatizer(noise=LaplaceNoise(noise.shape, scale), grid=grid)
+
+    return _sum_on_one_grid(scaled, privatizer, mu=None, steps_per_sigma=steps_per_sigma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scaled:
+    """Noise of one scale on a sum, and what rounding the sum costs it.
+
+    Args:
+        scale: The sigma of Gaussian noise, the scale of Laplace noise.
+        sensitivity: The sensitivity of the sum, in the norm of the noise.
+        moved_steps: By how many steps rounding increases the distance between neighbouring sums.
+        bounds: What is known of the sum.
+    """
+
+    scale: float
+    sensitivity: float
+    moved_steps: float
+    bounds: SumBounds
+
+    def fits(self, steps: float) -> bool:
+        """Return whether a sum in so many steps per scale is exact in a double."""
+        return self.bounds.reach * steps / self.scale < 2.0**_ANSWER_BITS
+
+    def growth(self, steps: float) -> float:
+        """Return by which share of the sensitivity rounding the sum increases distances."""
+        return self.scale / steps * self.moved_steps / self.sensitivity
+
+    def sum_steps(self, steps_per_sigma: int | None) -> float:
+        """Return steps that hold the sum and, if the user leaves the choice, cost little."""
+        steps = float(steps_per_sigma or DEFAULT_STEPS_PER_SIGMA)
+        chosen = steps_per_sigma is not None
+        while not chosen and steps > MIN_STEPS_PER_SIGMA and not self.fits(steps):
+            steps /= 2
+        if not self.fits(steps):
+            raise OutOfReach(
+                f"the answer may reach {self.bounds.reach * steps / self.scale:.3g} grid steps,"
+                f" more than 2^{_ANSWER_BITS}; release fewer records or use a smaller"
+                " noise.steps_per_sigma"
+            )
+        if chosen:
+            return steps
+        while self.growth(steps) > _LITTLE_GROWTH and self.may_double(steps):
+            steps *= 2
+        return steps
+
+    def finest_record_steps(self, steps: float) -> float:
+        """Return the most steps at which records can lie on the noise's own grid."""
+        bounds = self.bounds
+        while self.may_double(steps):
+            if bounds.ranges is None and bounds.largest * 2 * steps / self.scale > CLIP_LIMIT:
+                break
+            steps *= 2
+        return steps
+
+    def may_double(self, steps: float) -> bool:
+        """Return whether a grid of twice as many steps holds the sum too."""
+        return steps < MAX_STEPS_PER_SIGMA and self.fits(2 * steps)
+
+
+def _sum_on_one_grid(
+    noise: _Scaled,
+    privatizer: Callable[[float, Grid], IidPrivatizer],
+    *,
+    mu: float | None,
+    steps_per_sigma: int | None,
+) -> tuple[Discretized, ExactSum]:
+    """Round the sum to the noise's grid; where that costs too much, records lie on that grid.
+
+    Args:
+        noise: The scale of the noise, and what rounding costs.
+        privatizer: Builds the privatizer from the scale that is really added, and its grid.
+        mu: The mu of Gaussian noise as it was calibrated; None for other noise.
+        steps_per_sigma: The user's choice of a grid; None chooses.
+    """
+    bounds, scale, shift = noise.bounds, noise.scale, 0
+    steps = noise.sum_steps(steps_per_sigma)
+    growth = noise.growth(steps)
     if growth <= _MOST_GROWTH:
-        grown = sigma / (1 - growth) * (1 + 1e-14)
+        grown = scale / (1 - growth) * (1 + 1e-14)
         shift = bounds.finer_bits(grown / steps)
-        sigma = grown if shift else sigma
-    if not shift and not chosen:
-        steps = _finest_record_steps(noise, bounds, steps)
-    answer_step = sigma / steps
+        scale = grown if shift else scale
+    if not shift and steps_per_sigma is None:
+        steps = noise.finest_record_steps(steps)
+    answer_step = scale / steps
     fine = math.ldexp(answer_step, -shift)
     rule = bounds.rule(fine if bounds.power == 1 else math.nextafter(math.sqrt(fine), math.inf))
     # bounds of the grid that tell nothing of the data
     grid = Grid(step=answer_step, steps_per_sigma=steps, low=-SUM_LIMIT, high=SUM_LIMIT)
     discretized = Discretized(
-        privatizer=IidPrivatizer(noise=IidNoise(noise.shape, sigma), grid=grid),
+        privatizer=privatizer(scale, grid),
         mu=mu,
-        rounding=math.sqrt(bounds.entries) * answer_step / sigma if shift else 0.0,
+        rounding=noise.moved_steps * answer_step / scale if shift else 0.0,
     )
     return discretized, ExactSum(
         records=rule, answer_step=answer_step, shift=shift, words=bounds.power
     )
-
-
-def _fits(noise: IidNoise, bounds: SumBounds, steps: float) -> bool:
-    """Return whether a sum in so many steps per sigma is exact in a double."""
-    return bounds.reach * steps / noise.sigma < 2.0**_ANSWER_BITS
-
-
-def _growth(noise: IidNoise, bounds: SumBounds, steps: float) -> float:
-    """Return by which share of the sensitivity rounding the sum increases distances."""
-    return noise.sigma / steps * math.sqrt(bounds.entries) / bounds.sensitivity.radius
-
-
-def _sum_steps(noise: IidNoise, bounds: SumBounds, steps_per_sigma: int | None) -> float:
-    """Return steps per sigma that hold the sum and, if the user leaves the choice, cost little."""
-    steps = float(steps_per_sigma or DEFAULT_STEPS_PER_SIGMA)
-    chosen = steps_per_sigma is not None
-    while not chosen and steps > MIN_STEPS_PER_SIGMA and not _fits(noise, bounds, steps):
-        steps /= 2
-    if not _fits(noise, bounds, steps):
-        raise OutOfReach(
-            f"the answer may reach {bounds.reach * steps / noise.sigma:.3g} grid steps, more than"
-            f" 2^{_ANSWER_BITS}; release fewer records or use a smaller noise.steps_per_sigma"
-        )
-    if chosen:
-        return steps
-    while _growth(noise, bounds, steps) > _LITTLE_GROWTH and _may_double(noise, bounds, steps):
-        steps *= 2
-    return steps
-
-
-def _finest_record_steps(noise: IidNoise, bounds: SumBounds, steps: float) -> float:
-    """Return the most steps per sigma at which records can lie on the noise's own grid."""
-    while _may_double(noise, bounds, steps):
-        if bounds.ranges is None and bounds.largest * 2 * steps / noise.sigma > CLIP_LIMIT:
-            break
-        steps *= 2
-    return steps
-
-
-def _may_double(noise: IidNoise, bounds: SumBounds, steps: float) -> bool:
-    """Return whether a grid of twice as many steps holds the sum too."""
-    return steps < MAX_STEPS_PER_SIGMA and _fits(noise, bounds, 2 * steps)

@@ -110,6 +110,16 @@ class HistogramRules(QueryRules):
             raise answer.mismatch()
         return answer.contributions * (1 if answer.private_count else math.sqrt(2))
 
+    def least_l1(self, answer: RecordedAnswer) -> float:
+        """k counts change by one, or 2 k where records move from one bin to another."""
+        if answer.bound["kind"] != "count":
+            raise answer.mismatch()
+        return answer.contributions * (1.0 if answer.private_count else 2.0)
+
+    def rounding_l1(self, answer: RecordedAnswer) -> float:
+        """Return the cost of rounding two counts per record."""
+        return self.rounding_l2(answer) * math.sqrt(2 * answer.contributions)
+
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return the cost of rounding two counts per record."""
         entries = 2 * answer.contributions

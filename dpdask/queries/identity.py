@@ -13,10 +13,19 @@ from dpdask.queries.verification import (
     QueryRules,
     RecordedAnswer,
     holds_ranges,
+    l1_of_ranges,
     radius_of_ranges,
     register_query_rules,
 )
-from dpdask.sensitivity import EntrywiseBox, L2Ball, RecordBall, RecordBox, SensitivitySet
+from dpdask.sensitivity import (
+    EntrywiseBox,
+    L1Ball,
+    L2Ball,
+    RecordBall,
+    RecordBox,
+    SensitivitySet,
+)
+from dpdask.types import Floats, Region
 
 __all__ = ["Identity"]
 
@@ -53,6 +62,12 @@ class Identity(Query):
             contributions=self.max_contributions,
         )
 
+    def offset(self, box: Region) -> Floats | None:
+        """Return the centre that records were clipped around."""
+        if not isinstance(self.bound, Clip) or self.bound.center.zero:
+            return None
+        return self.bound.center.of(box)
+
 
 def _only_along(
     axis: int, order: int, values: tuple[float, ...], elsewhere: float
@@ -60,6 +75,12 @@ def _only_along(
     """Return bounds along one axis of a tensor of ``order`` axes."""
     bound: AxisBound = values if len(values) > 1 else values[0]
     return tuple(bound if other == axis else elsewhere for other in range(order))
+
+
+def _record_entries(answer: RecordedAnswer) -> int:
+    """Return how many entries one record has; all of them where there is no record axis."""
+    entries = math.prod(answer.shape)
+    return entries if answer.record_axis is None else entries // answer.shape[answer.record_axis]
 
 
 class IdentityRules(QueryRules):
@@ -74,11 +95,15 @@ class IdentityRules(QueryRules):
             norm: float = float(answer.bound["norm"])
             return norm * (1 if answer.private_count else 2) * contributions
         if answer.bound["kind"] == "ranges":
-            entries = math.prod(answer.shape)
-            if answer.record_axis is not None:
-                entries //= answer.shape[answer.record_axis]
-            return radius_of_ranges(self.least_widths(answer), entries)
+            return radius_of_ranges(self.least_widths(answer), _record_entries(answer))
         raise answer.mismatch()
+
+    def least_l1(self, answer: RecordedAnswer) -> float:
+        """k records change every entry by its whole range; nothing better for an l2 clip norm."""
+        if answer.bound["kind"] != "ranges":
+            return super().least_l1(answer)
+        records = 1 if answer.record_axis is None else answer.contributions
+        return l1_of_ranges(answer.range_widths(), _record_entries(answer)) * records
 
     def least_widths(self, answer: RecordedAnswer) -> list[float]:
         """sqrt(k) times the widths of the ranges."""
@@ -87,9 +112,9 @@ class IdentityRules(QueryRules):
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
         """Allow balls and boxes of records along the record axis."""
         match sensitivity:
-            case L2Ball():
+            case L2Ball() | L1Ball(record_axis=None):
                 return True
-            case RecordBall():  # several records could move along several whitened axes
+            case RecordBall() | L1Ball():  # several records could move along several whitened axes
                 one = answer.contributions == 1
                 return one and sensitivity.record_axis == answer.record_axis
             case RecordBox():

@@ -39,10 +39,12 @@ class Precomputed(Query):
         )
 
     def bound_to_dict(self, discretized: Discretized) -> Json:
-        """Return the declared sensitivity, and where entries are clamped."""
+        """Return the declared sensitivities, and where entries are clamped."""
+        l1 = {} if self.sensitivity.l1 is None else {"l1_sensitivity": self.sensitivity.l1}
         return {
             "kind": "declared",
             "l2_sensitivity": self.sensitivity.radius,
+            **l1,
             "enforced": False,
             "origin": str(Origin.DECLARED),
             "clamped_at": discretized.privatizer.largest,
@@ -57,6 +59,12 @@ class PrecomputedRules(QueryRules):
         if answer.bound["kind"] != "declared":
             raise answer.mismatch()
         return float(answer.bound["l2_sensitivity"])
+
+    def least_l1(self, answer: RecordedAnswer) -> float:
+        """Return the declared l1 sensitivity; without one, that of any such difference."""
+        if "l1_sensitivity" in answer.bound:
+            return float(answer.bound["l1_sensitivity"])
+        return super().least_l1(answer)
 
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return the cost of rounding every entry."""

@@ -1,4 +1,8 @@
-"""How records are bounded, by an l2 norm or by ranges, and become integers of a grid."""
+"""How records are bounded, by an l2 norm or by ranges, and become integers of a grid.
+
+The value rule: a missing entry (NaN) counts as the centre, an infinite one as the bound; then the
+bound is enforced.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,37 @@ import numpy as np
 
 from dpdask.privatizers.clipping import clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.privatizers.grid import Grid
-from dpdask.types import Array, Floats, Shape
+from dpdask.queries.center import ORIGIN, Center
+from dpdask.types import Array, Floats, Region, Shape
 
 __all__ = ["Clip", "Ranges", "RecordRule"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """Every record is shrunk to an l2 norm of at most ``norm``."""
+    """Every record is shrunk towards ``center`` until it is at most ``norm`` away (l2)."""
 
     norm: float
     record_axis: int
+    center: Center = ORIGIN
 
     @property
     def largest(self) -> float:
-        """The largest absolute value of an entry."""
+        """The largest distance of an entry from the centre."""
         return self.norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranges:
-    """Every entry is clamped to a range: one pair for all, or one per index of ``feature_axis``."""
+    """Every entry is clamped to a range: one pair for all, or one per index of ``feature_axis``.
+
+    A missing entry counts as ``center``, a point within the ranges.
+    """
 
     pairs: tuple[tuple[float, float], ...]
     feature_axis: int
     record_axis: int | None
+    center: Center = ORIGIN
 
     @property
     def lows(self) -> tuple[float, ...]:
@@ -49,25 +59,48 @@ class Ranges:
         """The largest absolute value of an entry."""
         return max(max(abs(low), abs(high)) for low, high in self.pairs)
 
+    @property
+    def centers(self) -> tuple[float, ...]:
+        """The centre of every range."""
+        return self.center.along(self.feature_axis, len(self.pairs))
+
+    def centered(self) -> tuple[tuple[float, float], ...]:
+        """Return the ranges as distances from their centres."""
+        return tuple(
+            (low - center, high - center)
+            for (low, high), center in zip(self.pairs, self.centers, strict=True)
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRule:
-    """How raw records become integers before they are summed: clipped or clamped on ``grid``."""
+    """How raw records become integers before they are summed: clipped or clamped on ``grid``.
+
+    Args:
+        grid: The grid of the records.
+        record_axis: The axis along which records lie.
+        ranges: The ranges that distances from ``center`` are clamped to; None where records are
+            clipped.
+        center: What is subtracted first.
+    """
 
     grid: Grid
     record_axis: int
     ranges: Ranges | None = None
+    center: Center = ORIGIN
 
-    def integers(self, block: Array, factors: Floats | None, offsets: Shape) -> Floats:
+    def integers(self, block: Array, factors: Floats | None, region: Region) -> Floats:
         """Return a block of records as whole numbers of steps.
 
         Args:
             block: Some entries of some records.
             factors: What clipped records are multiplied by; None computes it from whole records.
-            offsets: Where the block begins, on every axis.
+            region: The region of the source that the block is.
         """
+        block = self.center.shifted(block, region)
         if self.ranges is not None:
-            return self._clamped(block, self.ranges, offsets)
+            block = self.ranges.center.fill(block, region)
+            return self._clamped(block, self.ranges, tuple(part.start for part in region))
         step, axis = self.grid.step, self.record_axis
         if factors is None:
             norms = record_norms(block, record_axis=axis, step=step)

@@ -15,11 +15,13 @@ from dpdask.queries.verification import (
     QueryRules,
     RecordedAnswer,
     holds_ranges,
+    is_ball,
+    l1_of_ranges,
     radius_of_ranges,
     register_query_rules,
     sum_rounding,
 )
-from dpdask.sensitivity import EntrywiseBox, L2Ball, SensitivitySet
+from dpdask.sensitivity import EntrywiseBox, SensitivitySet
 from dpdask.types import Floats, Integers, Region
 
 __all__ = ["LOST_STEPS", "Mean", "Sum"]
@@ -69,7 +71,7 @@ class Sum(RecordSumQuery):
         rule = exact_sum.rule()
         inner = answer_box if len(self.source_shape) > 1 else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
-        steps = rule.integers(source.read(box), factors, tuple(part.start for part in box))
+        steps = rule.integers(source.read(box), factors, box)
         if rule.grid.high * (records.stop - records.start) >= 2**53:
             steps = steps.astype(np.int64)
         return np.atleast_1d(np.sum(steps, axis=self.record_axis)).astype(np.int64)
@@ -94,6 +96,12 @@ class SumRules(QueryRules):
             return radius_of_ranges(self.least_widths(answer), math.prod(answer.shape))
         raise answer.mismatch()
 
+    def least_l1(self, answer: RecordedAnswer) -> float:
+        """k records change every entry by its whole range; nothing better for an l2 clip norm."""
+        if answer.bound["kind"] == "ranges":
+            return l1_of_ranges(self.least_widths(answer), math.prod(answer.shape))
+        return super().least_l1(answer)
+
     def least_widths(self, answer: RecordedAnswer) -> list[float]:
         """k times the widths of the ranges."""
         return [width * answer.contributions for width in answer.range_widths()]
@@ -102,7 +110,7 @@ class SumRules(QueryRules):
         """Allow balls, and boxes as wide as the ranges."""
         if isinstance(sensitivity, EntrywiseBox):
             return holds_ranges(sensitivity, answer, self.least_widths(answer))
-        return isinstance(sensitivity, L2Ball)
+        return is_ball(sensitivity)
 
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return the cost of rounding a sum of finer steps."""

@@ -15,14 +15,17 @@ from typing import ClassVar
 from dpdask.errors import InvalidMechanism, VerificationFailed
 from dpdask.noise import Noise
 from dpdask.privacy import Adjacency
-from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, RecordBox, SensitivitySet
+from dpdask.sensitivity import EntrywiseBox, L1Ball, L2Ball, Origin, RecordBox, SensitivitySet
 from dpdask.types import Json, Shape
 
 __all__ = [
     "QueryRules",
     "RecordedAnswer",
+    "RecordedPart",
     "holds_ranges",
+    "is_ball",
     "is_registered",
+    "l1_of_ranges",
     "query_rules",
     "radius_of_ranges",
     "register_query_rules",
@@ -31,6 +34,15 @@ __all__ = [
 ]
 
 _CLOSE = 1 - 1e-12  # relative; floats survive JSON, but products may be taken in another order
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedPart:
+    """A further noisy sum of an answer, as a card describes it."""
+
+    name: str
+    noise: Noise
+    grid: Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +58,7 @@ class RecordedAnswer:
         record_axis: The axis of the source along which records lie.
         contributions: How many records one privacy unit has at most.
         steps: How many slices of the answer compose.
+        parts: Further noisy sums that one privacy unit changes together with the answer.
     """
 
     noise: Noise
@@ -56,6 +69,7 @@ class RecordedAnswer:
     record_axis: int | None
     contributions: int
     steps: int = 1
+    parts: tuple[RecordedPart, ...] = ()
 
     @property
     def name(self) -> str:
@@ -132,9 +146,27 @@ class QueryRules(abc.ABC):
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return by how much rounding to the grid of i.i.d. noise increases the l2 distance."""
 
+    def part_rounding(self, answer: RecordedAnswer, name: str) -> float:
+        """Return by how much rounding a further part increases its l2 distance."""
+        raise answer.mismatch()
+
+    def least_l1(self, answer: RecordedAnswer) -> float:
+        """Return the l1 sensitivity that follows from the recorded bound, or more.
+
+        Here that of any difference of the l2 sensitivity.
+        """
+        return self.least_radius(answer) * math.sqrt(answer.entries)
+
+    def rounding_l1(self, answer: RecordedAnswer) -> float:
+        """Return by how much rounding to the grid of Laplace noise increases the l1 distance.
+
+        Here that of any difference of the l2 distance.
+        """
+        return self.rounding_l2(answer) * math.sqrt(answer.entries)
+
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
         """Return whether a sensitivity set of sufficient radius holds all differences."""
-        return isinstance(sensitivity, L2Ball)
+        return is_ball(sensitivity) and not answer.parts
 
     def noise_share(self, answer: RecordedAnswer) -> float:
         """Return the noise of a released entry, relative to that of the answer."""
@@ -176,6 +208,13 @@ def query_rules(name: str) -> QueryRules:
     return _RULES[name]
 
 
+def is_ball(sensitivity: SensitivitySet) -> bool:
+    """Return whether a set holds any difference of sufficiently small norms, wherever it lies."""
+    if isinstance(sensitivity, L1Ball):
+        return sensitivity.record_axis is None
+    return isinstance(sensitivity, L2Ball)
+
+
 def holds_ranges(
     sensitivity: EntrywiseBox | RecordBox, answer: RecordedAnswer, least_widths: list[float]
 ) -> bool:
@@ -198,6 +237,11 @@ def holds_ranges(
 def radius_of_ranges(widths: list[float], entries: int) -> float:
     """Return the norm of ``entries`` differences, as many of every width."""
     return math.sqrt(math.fsum(width**2 for width in widths) * entries / len(widths))
+
+
+def l1_of_ranges(widths: list[float], entries: int) -> float:
+    """Return the l1 norm of ``entries`` differences, as many of every width."""
+    return math.fsum(widths) * entries / len(widths)
 
 
 def sum_rounding(answer: RecordedAnswer, *, power: int) -> float:

@@ -43,8 +43,8 @@ class Assembly:
         plan: What was planned.
         release_id: The public random name of the release.
         data: The data component as it is released, with the DP directions of its noise.
-        coordinates: Arrays beside the source that were declared public.
-        attributes: The source's attributes that were declared public.
+        coordinates: Arrays that are published beside the result.
+        attributes: The attributes that were declared public.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
         arrays: Further arrays to be published with the card.
     """
@@ -68,6 +68,7 @@ class Assembly:
             charge,
             release_id=self.release_id,
             attributes=self.attributes,
+            coordinates=self.coordinates,
             signed_by=self.signed_by,
         )
 
@@ -94,6 +95,10 @@ class Assembly:
                 **noise_arrays(self.data.noise.to_dict())[1],
                 **self.arrays,
             },
+            beside=[
+                (layout, array.attributes)
+                for layout, array in zip(self.plan.beside, bare.released.beside, strict=True)
+            ],
         )
         entries = [*chunks, *document_entries(documents)]
         complete = bare.model_copy(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdask.ledger import LedgerHead
 from dpdask.mechanisms import amplified_rate
 from dpdask.planning import Component, ReleasePlan, software_versions
+from dpdask.planning.coordinates import (
+    auxiliary_coordinates,
+    grid_mapping,
+    public_records,
+    window_to_dict,
+)
 from dpdask.privacy import PrivacyBudget
+from dpdask.queries.base import NOISE_STD
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
 from dpdask.spec.release import ReleaseSpec
+from dpdask.storage import Coordinate, Layout
 from dpdask.types import Json
 
 __all__ = ["Charge", "make_card"]
@@ -40,6 +49,7 @@ def make_card(
     *,
     release_id: str,
     attributes: Json,
+    coordinates: Sequence[Coordinate],
     signed_by: str | None,
 ) -> ReleaseCard:
     """Return the card of a release, but for its manifest.
@@ -49,7 +59,8 @@ def make_card(
         data: The data component as it is released, with the DP directions of its noise.
         charge: What the ledger says of it.
         release_id: Its public random name.
-        attributes: The source's attributes that were declared public.
+        attributes: The attributes that were declared public.
+        coordinates: The arrays that are published beside the result.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
     query, spec = data.query, plan.spec
@@ -68,13 +79,21 @@ def make_card(
                 "origin": str(query.sensitivity.origin),
             },
             "query": query.to_dict(),
-            "mechanism": _mechanism(spec),
+            "mechanism": _mechanism(spec, data),
             "noise": noise_arrays(data.noise.to_dict())[0],
             "grid": data.grid_to_dict(),
+            "parts": [
+                {
+                    "name": part.name,
+                    "noise": part.noise.to_dict(),
+                    "grid": part.privatizer.to_dict(),
+                }
+                for part in data.parts
+            ],
             "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": _composition(spec, charge, query.max_contributions),
-            "released": _released(plan, data, attributes),
-            "unprotected": _unprotected(plan),
+            "released": _released(plan, data, attributes, coordinates),
+            "unprotected": _unprotected(plan, coordinates),
             "software": software_versions(),
             "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
             "signed_by": signed_by,
@@ -108,7 +127,9 @@ def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
     }
 
 
-def _released(plan: ReleasePlan, data: Component, attributes: Json) -> Json:
+def _released(
+    plan: ReleasePlan, data: Component, attributes: Json, coordinates: Sequence[Coordinate]
+) -> Json:
     """Return the published array, enough to build its metadata again."""
     layout = plan.layout
     return {
@@ -119,11 +140,39 @@ def _released(plan: ReleasePlan, data: Component, attributes: Json) -> Json:
         "shards": None if layout.shards is None else list(layout.shards),
         "codec": layout.codec,
         "dimension_names": list(layout.dimension_names),
-        "noise_std": data.query.released_std(data.noise),
+        "noise_std": None if plan.beside else data.query.released_std(data.noise),
         "scale_factor": plan.scale_factor,
         "attributes": attributes,
         "coordinates": list(plan.spec.publish.coordinates),
+        "beside": [_beside(beside, attributes) for beside in plan.beside],
+        "auxiliary": auxiliary_coordinates(coordinates, layout) or None,
+        "grid_mapping": grid_mapping(plan.source, plan.spec.publish.coordinates),
+        "window": window_to_dict(plan.source),
     }
+
+
+def _beside(layout: Layout, attributes: Json) -> Json:
+    """Return an array beside the main one; its name ends with what it is."""
+    return {
+        "array": layout.name,
+        "shape": list(layout.shape),
+        "chunks": list(layout.chunks),
+        "shards": None if layout.shards is None else list(layout.shards),
+        "dtype": layout.dtype,
+        "codec": layout.codec,
+        "dimension_names": list(layout.dimension_names),
+        "attributes": _attributes_beside(layout.name, attributes),
+    }
+
+
+def _attributes_beside(name: str, attributes: Json) -> Json:
+    """Return CF attributes: counts have no unit, standard deviations that of the main array."""
+    if name.endswith(f"_{NOISE_STD}"):
+        units = {"units": attributes["units"]} if "units" in attributes else {}
+        standard = attributes.get("standard_name")
+        named = {} if standard is None else {"standard_name": f"{standard} standard_error"}
+        return {**units, **named, "long_name": "standard deviation of the noise"}
+    return {"units": "1", "long_name": "noisy count"}
 
 
 def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:
@@ -147,13 +196,18 @@ def _directions(component: Component) -> Json:
     }
 
 
-def _mechanism(spec: ReleaseSpec) -> Json:
-    """Return the mechanism as the spec names it; large matrices are in the noise description."""
+def _mechanism(spec: ReleaseSpec, data: Component) -> Json:
+    """Return the mechanism as the spec names it, or as ``auto`` chose it.
+
+    Large matrices are in the noise description.
+    """
+    if data.choice is not None:
+        return {"name": data.choice.name, "chosen_by": spec.mechanism.name}
     options: Json = spec.mechanism.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {name: value for name, value in options.items() if count_numbers(value) <= LARGE}
 
 
-def _unprotected(plan: ReleasePlan) -> list[str]:
+def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[str]:
     """Return what the release shows without protection."""
     shown = [
         "the shape, dtype and chunking of the result",
@@ -164,7 +218,12 @@ def _unprotected(plan: ReleasePlan) -> list[str]:
         and plan.data.query.name != "precomputed"
     ):
         shown.append("the number of records")
-    if plan.spec.publish.attributes or plan.spec.publish.coordinates:
-        named = [*plan.spec.publish.attributes, *plan.spec.publish.coordinates]
+    declared = plan.spec.publish.attributes
+    copied = declared if isinstance(declared, list) else []
+    named = [*copied, *plan.spec.publish.coordinates]
+    if named:
         shown.append(f"attributes and coordinates declared public: {', '.join(named)}")
+    along_records = public_records(plan, coordinates)
+    if along_records:
+        shown.append(f"coordinates of single records, declared public: {', '.join(along_records)}")
     return shown

@@ -9,15 +9,25 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from dpdask.errors import VerificationFailed
 from dpdask.types import Json
 
 __all__ = [
     "CONVENTION",
+    "ArrayFacts",
     "ReleaseCard",
+    "Released",
     "array_attributes",
+    "card_document",
     "card_from_attributes",
     "card_text",
     "group_attributes",
@@ -110,6 +120,27 @@ class Directions(_Facts):
     grid: Json
 
 
+class PartFacts(_Facts):
+    """A further noisy sum that was drawn beside the main one: counts beside a sum."""
+
+    name: str
+    noise: Json
+    grid: Json
+
+
+class ArrayFacts(_Facts):
+    """An array that is published beside the main one: enough to build its metadata again."""
+
+    array: str
+    shape: list[int]
+    chunks: list[int]
+    shards: list[int] | None
+    dtype: str
+    codec: str
+    dimension_names: list[str]
+    attributes: Json
+
+
 class Composition(_Facts):
     """This release among the dataset's."""
 
@@ -126,6 +157,14 @@ class Composition(_Facts):
     )
 
 
+class Window(_Facts):
+    """The part of a dimension of the source that was released; public."""
+
+    dimension: str | int = Field(description="its name; its index where the source has no names")
+    start: int
+    stop: int
+
+
 class Released(_Facts):
     """The published array: enough to build its metadata again."""
 
@@ -136,12 +175,34 @@ class Released(_Facts):
     shards: list[int] | None
     codec: str
     dimension_names: list[str]
-    noise_std: float = Field(
-        description="root mean square of the noise of an entry, in released units"
+    noise_std: float | None = Field(
+        description="root mean square of the noise of an entry, in released units; null where it"
+        " depends on released counts, and is an array beside the main one"
     )
     scale_factor: float | None = None
-    attributes: Json = Field(description="attributes of the source that were declared public")
+    attributes: Json = Field(description="attributes that were declared public")
     coordinates: list[str] = Field(description="arrays beside the source that were declared public")
+    beside: list[ArrayFacts] = Field(
+        default_factory=list, description="arrays published beside the main one"
+    )
+    auxiliary: list[str] | None = Field(
+        default=None,
+        description="coordinates that are not named after a dimension: the array's CF attribute"
+        " coordinates; left out where there are none",
+    )
+    grid_mapping: str | None = Field(
+        default=None, description="the array's CF attribute; left out where there is none"
+    )
+    window: Window | None = Field(
+        default=None, description="left out where all of the source was released"
+    )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out optional parts, so that cards without them keep their bytes."""
+        document: Json = handler(self)
+        optional = ("auxiliary", "grid_mapping", "window", "beside")
+        return {name: value for name, value in document.items() if value or name not in optional}
 
 
 class Manifest(_Facts):
@@ -180,6 +241,9 @@ class ReleaseCard(_Facts):
     mechanism: Json
     noise: Json
     grid: Json
+    parts: list[PartFacts] = Field(
+        default_factory=list, description="further noisy sums, charged together with the main one"
+    )
     directions: Directions | None = None
     composition: Composition
     released: Released
@@ -206,35 +270,53 @@ def json_schema() -> Json:
 
 def group_attributes(card: ReleaseCard, signature: Json | None = None) -> Json:
     """Return the attributes of the published group; the card's signature is beside the card."""
-    attributes = {"zarr_conventions": [CONVENTION], "dp": card.model_dump(mode="json")}
+    attributes = {"zarr_conventions": [CONVENTION], "dp": card_document(card)}
     return attributes if signature is None else {**attributes, "dp_signature": signature}
 
 
 def array_attributes(card: ReleaseCard) -> Json:
-    """Return flat attributes of the released array, with the public ones of the source."""
+    """Return flat attributes of the released array, with those that were declared public.
+
+    NetCDF has no booleans: ``dp:certified`` is 1 or 0.
+    """
     guarantee = card.guarantee
     flat: Json = {
         "dp:release_id": card.release_id,
         "dp:epsilon": guarantee.claimed.epsilon,
         "dp:delta": guarantee.claimed.delta,
         "dp:verified_epsilon": guarantee.verified.epsilon_at_delta,
-        "dp:certified": guarantee.certified,
+        "dp:certified": int(guarantee.certified),
         "dp:adjacency": card.privacy_unit.adjacency,
         "dp:query": card.query["name"],
         "dp:mechanism": card.mechanism["name"],
-        "dp:noise_std": card.released.noise_std,
         "dp:dataset": card.composition.dataset,
     }
+    if card.released.noise_std is not None:
+        flat["dp:noise_std"] = card.released.noise_std
+    if card.released.beside:
+        flat["ancillary_variables"] = " ".join(beside.array for beside in card.released.beside)
     if card.released.scale_factor is not None:
         flat["scale_factor"] = card.released.scale_factor
         flat["add_offset"] = 0.0
+    if card.released.auxiliary:
+        flat["coordinates"] = " ".join(card.released.auxiliary)
+    if card.released.grid_mapping is not None:
+        flat["grid_mapping"] = card.released.grid_mapping
     public = card.released.attributes.items()
     return {**{name: value for name, value in public if name not in flat}, **flat}
 
 
 def card_text(card: ReleaseCard) -> str:
     """Return everything on a card as canonical JSON, which the ledger keeps."""
-    return json.dumps(card.model_dump(mode="json"), sort_keys=True)
+    return json.dumps(card_document(card), sort_keys=True)
+
+
+def card_document(card: ReleaseCard) -> Json:
+    """Return a card as JSON; what only some releases have is left out where it is empty."""
+    document = card.model_dump(mode="json")
+    if not card.parts:
+        del document["parts"]
+    return document
 
 
 def card_from_attributes(attributes: Json) -> ReleaseCard:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dpdask.errors import StoreError, VerificationFailed
-from dpdask.releases.card import ReleaseCard, card_from_attributes
+from dpdask.releases.card import ReleaseCard, card_from_attributes, card_text
 from dpdask.storage import ROOT, Storage, open_group, open_storage
 from dpdask.types import Json
 
-__all__ = ["open_release", "published_card", "read_card"]
+__all__ = ["open_release", "open_release_dataset", "published_card", "read_card"]
 
 
 def published_card(output: Storage, release_id: str | None = None) -> ReleaseCard | None:
@@ -29,11 +30,77 @@ def read_card(url: str, options: Json | None = None) -> ReleaseCard:
 
 
 def open_release(url: str, options: Json | None = None) -> Any:  # by what is installed
-    """Return a published release as an xarray.DataArray; without xarray, (array, release card)."""
+    """Return a published release as an xarray.DataArray; without xarray, (array, release card).
+
+    It has the coordinates and attributes of the release, all of which NetCDF can hold.
+    """
     storage = open_storage(url, options)
     card = card_from_attributes(dict(open_group(storage).attrs))
     try:
-        import xarray
-    except ModuleNotFoundError:
-        return open_group(storage)[card.released.array], card
-    return xarray.open_zarr(storage.zarr_store(), consolidated=True)[card.released.array]
+        return _dataset(storage, card)[card.released.array]
+    except ModuleNotFoundError as error:
+        if error.name != "xarray":
+            raise
+    return open_group(storage)[card.released.array], card
+
+
+def open_release_dataset(url: str, options: Json | None = None) -> Any:  # an xarray.Dataset
+    """Return a published release with everything beside it as an xarray.Dataset.
+
+    Its attributes are the release card and the signature, if there is one, as JSON text
+    (``dp_card``, ``dp_signature``), which NetCDF can hold.
+
+    Raises:
+        StoreError: There is no release, or xarray is not installed.
+    """
+    storage = open_storage(url, options)
+    attributes = dict(open_group(storage).attrs)
+    card = card_from_attributes(attributes)
+    try:
+        dataset = _dataset(storage, card)
+    except ModuleNotFoundError as error:
+        if error.name != "xarray":
+            raise
+        dataset = None
+    if dataset is None:
+        raise StoreError("a Dataset needs xarray; install dpdask[xarray], or use open_release")
+    texts = {"dp_card": card_text(card)}
+    if "dp_signature" in attributes:
+        texts["dp_signature"] = json.dumps(attributes["dp_signature"], sort_keys=True)
+    return dataset.assign_attrs(texts)
+
+
+def _dataset(storage: Storage, card: ReleaseCard) -> Any:
+    """Return the group by xarray, with attributes that NetCDF can hold."""
+    import xarray
+
+    # A result in minutes is a number of minutes, not a time.
+    as_numbers = {card.released.array: False}
+    dataset = xarray.open_zarr(
+        storage.zarr_store(),
+        consolidated=True,
+        decode_times=as_numbers,
+        decode_timedelta=as_numbers,
+    )
+    dataset.attrs = {}
+    for variable in dataset.variables.values():
+        variable.attrs = {name: _for_netcdf(value) for name, value in variable.attrs.items()}
+    return dataset
+
+
+def _for_netcdf(value: object) -> object:
+    """Return an attribute as NetCDF holds it: numbers and text, or lists of either.
+
+    Booleans are 1 and 0, everything else is JSON text.
+    """
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, list) and value:
+        plain = [int(item) if isinstance(item, bool) else item for item in value]
+        if all(isinstance(item, int | float) for item in plain):
+            return plain
+        if all(isinstance(item, str) for item in plain):
+            return plain
+    if value is None or isinstance(value, list | dict):
+        return json.dumps(value, sort_keys=True)
+    return value

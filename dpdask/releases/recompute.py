@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import math
 
-from dpdask.accounting import GaussianProfile, compose, profile_from_dict
+from dpdask.accounting import GaussianProfile, PureProfile, compose, profile_from_dict
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.mechanisms import Steps, amplified_rate
-from dpdask.noise import KroneckerNoise, Noise, SphericalNoise, noise_from_dict
+from dpdask.noise import KroneckerNoise, LaplaceNoise, Noise, SphericalNoise, noise_from_dict
 from dpdask.planning.verified import verified_profile
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
-from dpdask.queries import RecordedAnswer, is_registered, query_rules
+from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_rules
 from dpdask.releases.card import ReleaseCard
-from dpdask.sensitivity import Origin, sensitivity_from_dict
+from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
 from dpdask.types import Json
 
 __all__ = ["check_guarantee"]
 
+_SCALES = {"iid": "sigma", "laplace": "scale"}  # of noise on one grid, where descriptions keep it
 _CLOSE = 1e-9  # relative; floats survive JSON, but sums may be taken in another order
 
 
@@ -45,6 +46,8 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
         _check_noise(card, noise, answers[0])
         _check_enough(card, answers, profile)
         _check_grid(card.noise, card.grid)
+        for part in card.parts:
+            _check_grid(part.noise, part.grid)
         _check_composition(card, profile)
     except VerificationFailed:
         raise
@@ -74,6 +77,10 @@ def _recorded_answers(card: ReleaseCard, noise: Noise) -> list[RecordedAnswer]:
             record_axis=unit.record_axis,
             contributions=unit.max_contributions,
             steps=card.composition.steps,
+            parts=tuple(
+                RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
+                for part in card.parts
+            ),
         )
     ]
     if card.directions is not None:
@@ -144,6 +151,13 @@ def _check_sensitivity(answer: RecordedAnswer, card: ReleaseCard) -> None:
         raise VerificationFailed(
             "the sensitivity on the card is smaller than what its bound lets a privacy unit change"
         )
+    # the l1 norm of a box follows from its widths, which are checked below
+    needs_l1 = isinstance(answer.noise, LaplaceNoise) or isinstance(answer.sensitivity, L1Ball)
+    if needs_l1 and known_l1(answer.sensitivity) < answer.rules.least_l1(answer) * (1 - 1e-12):
+        raise VerificationFailed(
+            "the l1 sensitivity on the card is smaller than what its bound lets a privacy unit"
+            " change"
+        )
     if not answer.rules.covers(answer.sensitivity, answer):
         raise VerificationFailed(
             "the sensitivity set on the card does not go with its query and privacy unit"
@@ -158,9 +172,9 @@ def _check_grid(noise: Json, grid: Json) -> None:
         raise VerificationFailed(
             f"steps_per_sigma={steps:g} on the card is not a power of two from 2^6 to 2^30"
         )
-    if noise["name"] == "iid":
-        sigma = noise["configuration"]["sigma"]
-        fits = grid["exact"] and math.isclose(grid["step"] * steps, sigma, rel_tol=1e-12)
+    if noise["name"] in _SCALES:
+        scale = noise["configuration"][_SCALES[noise["name"]]]
+        fits = grid["exact"] and math.isclose(grid["step"] * steps, scale, rel_tol=1e-12)
     elif noise["name"] == "kronecker":
         fits = grid["exact"] and grid["whitened_step"] * steps == 1
     else:
@@ -193,6 +207,10 @@ def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> Non
     shape = card.query["answer_shape"]
     if list(noise.tensor_shape) != shape or card.released.shape != shape:
         raise VerificationFailed("the noise on the card is for another shape than its answer")
+    if (card.released.noise_std is None) != bool(card.released.beside):
+        raise VerificationFailed("the card states one noise level for parts that have several")
+    if card.released.noise_std is None:
+        return
     share = answer.rules.noise_share(answer) / card.query.get("divisor", 1)
     if not math.isclose(noise.entry_std * share, card.released.noise_std, rel_tol=_CLOSE):
         raise VerificationFailed("the noise level on the card does not follow from its noise")
@@ -248,6 +266,8 @@ def _covers(
     """Return whether ``profile`` promises no more than ``needed`` gives."""
     if isinstance(needed, GaussianProfile) and isinstance(profile, GaussianProfile):
         return needed.mu <= profile.mu * (1 + tolerance)
+    if isinstance(needed, PureProfile) and isinstance(profile, PureProfile):
+        return needed.largest_loss <= profile.largest_loss * (1 + tolerance)
     claimed = card.guarantee.claimed
     slack = 1 + 1e-6 + 1e3 * tolerance
     at = [claimed.epsilon * share for share in (0.25, 0.5, 1.0, 2.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -59,9 +60,16 @@ class Series:
     start_index: int = 0
 
 
+_BOUND = re.compile(r"\{(start|stop)(?::(0?[1-9]?[0-9])?d)?\}")
+_DIGITS = "010"  # so that names sort in time
+
+
 def check_series_output(url: str) -> None:
-    """Check that every run has an output of its own: ``{start}`` and ``{stop}``, nothing else."""
-    if "{start}" not in url or "{stop}" not in url:
+    """Check that every run has an output of its own: ``{start}`` and ``{stop}``, nothing else.
+
+    Both are written with ten digits; ``{start:06d}`` chooses six, ``{start:d}`` as few as needed.
+    """
+    if {match[1] for match in _BOUND.finditer(url)} != {"start", "stop"}:
         raise InvalidSpec(
             f"output.url {url!r} is the same for every run; put {{start}} and {{stop}} into it"
         )
@@ -69,7 +77,15 @@ def check_series_output(url: str) -> None:
 
 
 def _filled(url: str, start: int, stop: int) -> str:
-    return url.replace("{start}", str(start)).replace("{stop}", str(stop))
+    """Return the output of one window."""
+    bounds = {"start": start, "stop": stop}
+
+    def digits(match: re.Match[str]) -> str:
+        chosen = ":" in match[0]
+        width = (match[2] or "") if chosen else _DIGITS
+        return format(bounds[match[1]], f"{width}d")
+
+    return _BOUND.sub(digits, url)
 
 
 def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSpec | None:
@@ -84,7 +100,8 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
         InvalidSpec: The series does not fit the source, or belongs to another one.
     """
     check_series_output(spec.output.url)
-    source = open_source(open_storage(spec.source.url, spec.source.options), spec.source.array)
+    storage = open_storage(spec.source.url, spec.source.options)
+    source = open_source(storage, spec.source.array, decode=spec.source.decode)
     _check_axis(source, series)
     past = ledger.windows(spec.budget.dataset, series.name)
     if any(not _is_of(window, source, series.axis) for window in past):

@@ -20,6 +20,8 @@ from dpdask.errors import LedgerError, ReleaseError, StoreError
 from dpdask.execution import Executor, Intermediates, TileWork
 from dpdask.ledger import LedgerEntry
 from dpdask.planning import Component, ReleasePlan, spec_digest
+from dpdask.planning.attributes import published_attributes
+from dpdask.planning.coordinates import published_coordinates
 from dpdask.releases.assembly import Assembly
 from dpdask.releases.build_card import Charge
 from dpdask.releases.card import ReleaseCard, card_text
@@ -28,7 +30,7 @@ from dpdask.releases.context import Context, adopt_if_published, check_open, che
 from dpdask.releases.recovery import Target
 from dpdask.signing import fingerprint as key_fingerprint
 from dpdask.signing import load_signing_key
-from dpdask.storage import ROOT, Coordinate, ManifestEntry
+from dpdask.storage import ROOT, ManifestEntry
 from dpdask.types import Json
 
 __all__ = [
@@ -99,8 +101,8 @@ def prepare(context: Context) -> Prepared:
         plan=plan,
         release_id=context.release_id,
         data=plan.data,
-        coordinates=_coordinates(plan),
-        attributes=plan.source.attributes(plan.spec.publish.attributes),
+        coordinates=published_coordinates(plan),
+        attributes=published_attributes(plan.spec, plan.source),
         signed_by=None if signing_key is None else key_fingerprint(signing_key.public),
     )
     assembly.check_publishable(signing_key)
@@ -153,8 +155,10 @@ def _charge_payload(context: Context) -> Json:
         "output_address": plan.output.address(),
         "curator": plan.spec.budget.curator,
     }
-    if plan.spec.source.window is not None:
-        payload["window"] = plan.spec.source.window.model_dump()
+    if plan.spec.source.window is not None and plan.source.window is not None:
+        # by index, however the spec names the axis: a series compares it
+        axis = plan.source.window[0]
+        payload["window"] = {**plan.spec.source.window.model_dump(), "axis": axis}
     return payload
 
 
@@ -259,11 +263,3 @@ def _check_reach(plan: ReleasePlan, executor: Executor) -> None:
             f"the source has {plan.source_bytes} bytes, and compute.cluster: inline holds"
             f" everything in one process, {most} at most; use compute.cluster: local"
         )
-
-
-def _coordinates(plan: ReleasePlan) -> list[Coordinate]:
-    coordinates: list[Coordinate] = []
-    for name in plan.spec.publish.coordinates:
-        values, dimensions, attributes = plan.source.coordinate(name)
-        coordinates.append((name, values, dimensions, attributes))
-    return coordinates

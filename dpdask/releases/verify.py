@@ -11,7 +11,9 @@ from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerHead
 from dpdask.noise import Noise, noise_from_dict
 from dpdask.releases.card import (
+    ArrayFacts,
     ReleaseCard,
+    Released,
     array_attributes,
     card_from_attributes,
     card_text,
@@ -165,27 +167,34 @@ def _check_documents(storage: Storage, card: ReleaseCard, root: bytes) -> None:
                 " a copy"
             )
     released = card.released
+    _check_array(storage, released, array_attributes(card))
+    for beside in released.beside:
+        _check_array(storage, beside, beside.attributes)
+
+
+def _check_array(storage: Storage, array: Released | ArrayFacts, attributes: Json) -> None:
+    """Check that an array's metadata follow from the card."""
     try:
         layout = Layout(
-            name=released.array,
-            shape=tuple(released.shape),
-            chunks=tuple(released.chunks),
-            shards=None if released.shards is None else tuple(released.shards),
-            dtype=released.dtype,
-            codec=released.codec,
-            dimension_names=tuple(released.dimension_names),
+            name=array.array,
+            shape=tuple(array.shape),
+            chunks=tuple(array.chunks),
+            shards=None if array.shards is None else tuple(array.shards),
+            dtype=array.dtype,
+            codec=array.codec,
+            dimension_names=tuple(array.dimension_names),
         )
         same = (
-            layout.metadata(array_attributes(card))
-            == open_group(storage, consolidated=False)[released.array].metadata.to_dict()
+            layout.metadata(attributes)
+            == open_group(storage, consolidated=False)[array.array].metadata.to_dict()
         )
     except Exception:
         raise VerificationFailed(
-            f"the group has no readable array {released.array!r}, which its card names"
+            f"the group has no readable array {array.array!r}, which its card names"
         ) from None
     if not same:
         raise VerificationFailed(
-            f"the metadata of {released.array!r} (shape, dtype, names, attributes) do not follow"
+            f"the metadata of {array.array!r} (shape, dtype, names, attributes) do not follow"
             " from the card"
         )
 

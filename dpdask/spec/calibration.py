@@ -31,9 +31,11 @@ class PrivacySection(Section):
 
 
 class SensitivitySection(Section):
-    """``sensitivity``: what one privacy unit can change, by an l2 bound or by public ranges.
+    """``sensitivity``: what one privacy unit can change, by norm bounds or by public ranges.
 
     Args:
+        l1: A bound on the l1 norm of what one privacy unit changes; also its l2 bound, unless
+            ``l2`` gives a smaller one.
         l2: A bound on the l2 norm of what one privacy unit changes.
         ranges: Public ranges that the pipeline enforces: one for all features, or one per feature.
         record_dim: The axis along which records lie.
@@ -43,6 +45,7 @@ class SensitivitySection(Section):
         origin: Where the bound comes from; a bound measured on the data is refused.
     """
 
+    l1: Number | None = None
     l2: Number | None = None
     ranges: Ranges | None = None
     record_dim: Whole | None = None

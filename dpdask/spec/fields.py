@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainValidator
 
 __all__ = [
+    "Attributes",
     "ByteCount",
     "Dimension",
     "Matrix",
@@ -80,6 +82,32 @@ Dimension = Annotated[
     ),
 ]
 """An axis of the source, by the name of its dimension or by its index."""
+
+
+def _check_attributes(value: object) -> object:
+    """Refuse values of attributes that JSON or NetCDF cannot hold; names stay as they are."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            items = each if isinstance(each, list) else [each]
+            numbers = [_is_number(item) for item in items]
+            text = [isinstance(item, str) for item in items]
+            if not items or not (all(numbers) or all(text)):
+                raise ValueError(
+                    f"the value of {name!r} is not text, a finite number, or a list of either;"
+                    " write it as one of them"
+                )
+    return value
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number that 64 bits hold; true and false are 1 and 0."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float) and math.isfinite(value)
+
+
+Attributes = Annotated[list[str] | dict[str, JsonValue], BeforeValidator(_check_attributes)]
+"""Names of attributes to copy, or attributes to set: text, numbers, or lists of either."""
 
 
 _BYTES_PER_SUFFIX = {

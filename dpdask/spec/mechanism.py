@@ -12,6 +12,7 @@ from dpdask.spec.registry import NamedSection, SectionRegistry
 __all__ = [
     "MECHANISMS",
     "AnalyticGaussianSection",
+    "AutoSection",
     "ClassicGaussianSection",
     "DirectionalSection",
     "EstimatedDirections",
@@ -20,6 +21,7 @@ __all__ = [
     "IdnSection",
     "ImgmSection",
     "KNormSection",
+    "LaplaceSection",
     "LowRankSection",
     "Mechanism",
     "MechanismSection",
@@ -181,3 +183,17 @@ class KNormSection(MechanismSection):
     """``k-norm``: the l2 K-norm mechanism."""
 
     name: Literal["k-norm"]
+
+
+@MECHANISMS.register
+class AutoSection(MechanismSection):
+    """``auto``: the certified mechanism with the least released error, by public values alone."""
+
+    name: Literal["auto"]
+
+
+@MECHANISMS.register
+class LaplaceSection(MechanismSection):
+    """``laplace``: i.i.d. Laplace noise, for pure epsilon and l1 sensitivities."""
+
+    name: Literal["laplace"]

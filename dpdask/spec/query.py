@@ -13,6 +13,7 @@ __all__ = [
     "QUERIES",
     "Bins",
     "CovarianceSection",
+    "GroupBySection",
     "HistogramSection",
     "IdentitySection",
     "MeanSection",
@@ -46,18 +47,35 @@ class IdentitySection(QuerySection):
     name: Literal["identity"]
 
 
+class GroupBySection(Section):
+    """``by``: a private array of labels along the record dimension, and the public groups.
+
+    Args:
+        array: The array beside the source, integers or text.
+        groups: The labels that are groups; a record with another label counts nowhere.
+    """
+
+    array: Annotated[str, Field(min_length=1)]
+    groups: Annotated[list[Whole | str], Field(min_length=1)]
+
+
+GroupBy = GroupBySection | Annotated[list[GroupBySection], Field(min_length=1)]
+
+
 @QUERIES.register
 class SumSection(QuerySection):
-    """``sum`` over records."""
+    """``sum`` over records, by group where ``by`` says so."""
 
     name: Literal["sum"]
+    by: GroupBy | None = None
 
 
 @QUERIES.register
 class MeanSection(QuerySection):
-    """``mean`` over records, whose number is public."""
+    """``mean`` over records, by group where ``by`` says so."""
 
     name: Literal["mean"]
+    by: GroupBy | None = None
 
 
 @QUERIES.register
@@ -86,9 +104,16 @@ class HistogramSection(QuerySection):
 
 @QUERIES.register
 class PrecomputedSection(QuerySection):
-    """``precomputed``: a finished query result whose l2 sensitivity the caller declares."""
+    """``precomputed``: a finished query result whose sensitivity the caller declares.
+
+    Args:
+        name: The name of the query.
+        l2_sensitivity: A bound on the l2 norm of what one privacy unit changes.
+        l1_sensitivity: A bound on the l1 norm, for Laplace noise.
+    """
 
     takes_steps: ClassVar[bool] = True
 
     name: Literal["precomputed"]
     l2_sensitivity: Number
+    l1_sensitivity: Number | None = None

@@ -11,8 +11,18 @@ from pydantic import Field, field_validator, model_validator
 
 from dpdask.privacy import Adjacency
 from dpdask.spec.calibration import CompositionSection, PrivacySection
-from dpdask.spec.fields import ByteCount, Dimension, Number, Positive, Ranges, Section, Whole
-from dpdask.spec.mechanism import Mechanism
+from dpdask.spec.fields import (
+    Attributes,
+    ByteCount,
+    Dimension,
+    Number,
+    Positive,
+    Ranges,
+    Section,
+    Vector,
+    Whole,
+)
+from dpdask.spec.mechanism import AutoSection, Mechanism
 from dpdask.spec.query import Query
 from dpdask.spec.secrets import ClusterOptions, LedgerUrl, StorageOptions, Url
 
@@ -37,13 +47,13 @@ class WindowSection(Section):
     A series releases consecutive windows of a growing array.
 
     Args:
-        axis: The index of the axis.
+        axis: The dimension, by name or index.
         start: The first index.
         stop: The index after the last one.
         series: The name of the series, if the window belongs to one.
     """
 
-    axis: Whole
+    axis: Dimension
     start: Annotated[Whole, Field(ge=0)]
     stop: Positive
     series: str | None = None
@@ -56,12 +66,15 @@ class SourceSection(Section):
         url: A path, a file://, s3://, gs:// or memory:// URL, or a zip file.
         array: The path of the array in it.
         window: The part of the array to read; all of it where left out.
+        decode: Decode values by their CF attributes, as xarray does; false for the numbers as they
+            are stored.
         options: Options of the storage.
     """
 
     url: Annotated[Url, Field(min_length=1)]
     array: str = ""
     window: WindowSection | None = None
+    decode: bool = True
     options: StorageOptions
 
 
@@ -83,6 +96,12 @@ class PrivacyUnitSection(Section):
         ranges: Public ranges to which entries are clamped: one for all, or one per feature.
         feature_dim: The dimension along which the ranges lie, by name or index.
         max_contributions: How many records one privacy unit has at most.
+        center: The public point that records are measured from: a number, or one per feature.
+            The middle of ranges, or 0, where left out.
+        missing: What a missing entry (NaN) does: it counts as the ``center``, or present entries
+            are counted and the ``count`` is released, too.
+        expected_distance: How far a mean is expected from the centre, a public guess by which the
+            budget is shared between sums and counts.
     """
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
@@ -91,6 +110,9 @@ class PrivacyUnitSection(Section):
     ranges: Ranges | None = None
     feature_dim: Dimension | None = None
     max_contributions: Positive = 1
+    center: Number | Vector | None = None
+    missing: Literal["center", "count"] | None = None
+    expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class StackSection(CompositionSection):
@@ -176,9 +198,11 @@ class PublishSection(Section):
         shards: The shape of a shard; no shards where left out.
         codec: The compression of chunks.
         dimension_names: Names of the dimensions; those of the source where they are kept.
-        attributes: Attributes of the source that are public.
+        attributes: Names of attributes of the source that are public, or attributes to set.
         coordinates: Arrays beside the source that are public.
-        description: A text for the release card.
+        records_are_public: Whether coordinates along the records, such as names of people, are
+            public; refused otherwise.
+        description: A text for the release card, and the ``long_name`` of the result.
         edition: Another edition of the same spec is another release, with its own charge.
     """
 
@@ -186,8 +210,9 @@ class PublishSection(Section):
     shards: list[Positive] | None = None
     codec: Literal["none", "zstd"] = "none"
     dimension_names: list[Annotated[str, Field(min_length=1)]] | None = None
-    attributes: list[str] = Field(default_factory=list)
+    attributes: Attributes = Field(default_factory=list)
     coordinates: list[str] = Field(default_factory=list)
+    records_are_public: bool = False
     description: str | None = None
     edition: Positive = 1
 
@@ -201,7 +226,7 @@ class ReleaseSpec(Section):
         privacy_unit: Whom it protects.
         query: What is computed.
         privacy: The privacy budget it spends.
-        mechanism: The mechanism that calibrates the noise.
+        mechanism: The mechanism that calibrates the noise; ``auto`` where left out.
         composition: The steps of a finished stack.
         noise: The grid and the published type.
         budget: The ledger and the dataset that is charged.
@@ -215,7 +240,7 @@ class ReleaseSpec(Section):
     privacy_unit: PrivacyUnitSection = PrivacyUnitSection()
     query: Query
     privacy: PrivacySection
-    mechanism: Mechanism
+    mechanism: Mechanism = AutoSection(name="auto")
     composition: StackSection = StackSection()
     noise: NoiseSection = NoiseSection()
     budget: BudgetSection

@@ -49,11 +49,17 @@ def _answer_rows(card: ReleaseCard) -> list[Row]:
         *clamping_rows(card.privacy_unit.bound),
         *_composition_rows(card.composition),
         Row("mechanism", card.mechanism["name"]),
-        Row(
-            "noise", f"{card.noise['name']}, standard deviation {released.noise_std:.6g} per entry"
-        ),
+        Row("noise", f"{card.noise['name']}, {_spread(card)}"),
         Row("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),
     ]
+
+
+def _spread(card: ReleaseCard) -> str:
+    """Return the noise level, or where it is published where it depends on released counts."""
+    std = card.released.noise_std
+    if std is None:
+        return f"standard deviation of every entry in {card.released.array}_noise_std"
+    return f"standard deviation {std:.6g} per entry"
 
 
 def _protected(unit: Unit) -> str:

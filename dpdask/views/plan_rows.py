@@ -39,11 +39,19 @@ def public_plan_rows(plan: Json) -> list[Row]:
         Row("output", _array(plan["output"])),
         Row("sensitivity", f"{plan['sensitivity']:.6g} (l2, of the answer)"),
         *clamping_rows(plan["bound"]),
+        *_choice_rows(plan["mechanism"]),
         Row("noise", f"{error['noise']}, standard deviation {error['entry_std']:.6g} per entry"),
         *_guarantee_rows(plan["guarantee"]),
         *_ledger_rows(plan["ledger"]),
         Row("work", _work(plan["tiles"], plan["tile_shape"])),
     ]
+
+
+def _choice_rows(mechanism: Json) -> list[Row]:
+    """Return why a mechanism was chosen; nothing where the spec names one."""
+    if mechanism["reason"] is None:
+        return []
+    return [Row("mechanism", f"chosen by auto: {mechanism['reason']}")]
 
 
 def _array(array: Json) -> str:

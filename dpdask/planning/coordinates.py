@@ -1,0 +1,239 @@
+"""Coordinates of the released array: which arrays beside the source fit it, and its window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from dpdask.errors import InvalidSpec, StoreError
+from dpdask.planning.naming import released_axis
+from dpdask.planning.plan import ReleasePlan
+from dpdask.queries import Query
+from dpdask.spec.release import ReleaseSpec
+from dpdask.storage import (
+    CARD_ARRAYS,
+    Coordinate,
+    CoordinateSchema,
+    Layout,
+    SourceArray,
+    coordinate_beside,
+    coordinate_schema,
+    has_beside,
+    plain_name,
+)
+from dpdask.types import Json
+
+__all__ = [
+    "auxiliary_coordinates",
+    "check_coordinates",
+    "grid_mapping",
+    "public_records",
+    "published_coordinates",
+    "window_to_dict",
+]
+
+_MOST_COORDINATE_BYTES = 2**30
+
+
+def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layout: Layout) -> None:
+    """Check that every coordinate of the spec exists, fits the result, and may be published.
+
+    Args:
+        spec: The spec of the release.
+        source: The source, with its window.
+        query: What is computed.
+        layout: The released array.
+
+    Raises:
+        DpdaskError: A coordinate cannot be published.
+    """
+    names = spec.publish.coordinates
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidSpec(f"publish.coordinates: {repeated[0]!r} is there twice; name it once")
+    if layout.name in names:
+        raise StoreError(
+            f"publish.coordinates: {layout.name!r} is the name of the released array; rename"
+            " that by output.array, or drop it"
+        )
+    along = _released_window_name(source, query, layout)
+    schemas = {name: coordinate_schema(source, name, along) for name in names}
+    for name, schema in schemas.items():
+        _check_records(spec, name, schema, source=source, query=query, layout=layout)
+    _check_fit(schemas, layout)
+    total = sum(schema.size for schema in schemas.values())
+    if total > _MOST_COORDINATE_BYTES:
+        raise StoreError(
+            f"publish.coordinates hold {total / 1e9:.3g} GB, and are copied whole: at most"
+            f" {_MOST_COORDINATE_BYTES / 1e9:.3g} GB; drop the largest"
+        )
+
+
+def _check_records(
+    spec: ReleaseSpec,
+    name: str,
+    schema: CoordinateSchema,
+    *,
+    source: SourceArray,
+    query: Query,
+    layout: Layout,
+) -> None:
+    """Refuse what lies along the records: they vanish in a sum, and may be people elsewhere."""
+    own = _record_name(source, query)
+    if query.summed:
+        if own in schema.dimensions:
+            raise StoreError(
+                f"publish.coordinates: {name!r} lies along the record dimension {own!r}, which"
+                f" query {query.name} sums over; drop it from the list"
+            )
+        return
+    along = _along_records(schema.dimensions, {own, _released_record_name(query, layout)})
+    if along is not None and not spec.publish.records_are_public:
+        raise StoreError(
+            f"publish.coordinates: {name!r} lies along the record dimension {along!r}, so it would"
+            " tell something of every record; drop it, or set publish.records_are_public: true"
+        )
+
+
+def _record_name(source: SourceArray, query: Query) -> str | None:
+    """Return what the source calls the dimension of the records."""
+    if query.units_axis is None or source.dimension_names is None:
+        return None
+    return source.dimension_names[query.units_axis]
+
+
+def _released_record_name(query: Query, layout: Layout) -> str | None:
+    """Return what the result calls the dimension of the records, None where it has none."""
+    axis = None if query.units_axis is None else released_axis(query, query.units_axis)
+    return None if axis is None else layout.dimension_names[axis]
+
+
+def _along_records(dimensions: tuple[str, ...], names: set[str | None]) -> str | None:
+    return next((name for name in dimensions if name in names), None)
+
+
+def _check_fit(schemas: Mapping[str, CoordinateSchema], layout: Layout) -> None:
+    """Check that coordinates lie along dimensions of the result.
+
+    One that is named after a dimension must lie along that dimension alone. CF bounds of another
+    one have one more dimension, of vertices.
+    """
+    sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
+    bounded = {vertices: name for name, each in schemas.items() for vertices in each.vertices}
+    vertex_counts: dict[str, int] = {}
+    for name, schema in schemas.items():
+        owner = schemas.get(bounded.get(name, ""))
+        if owner is not None and schema.dimensions[:-1] == owner.dimensions:
+            dimension, count = schema.dimensions[-1], schema.shape[-1]
+            taken = {layout.name, CARD_ARRAYS, *schemas, *sizes}
+            known = vertex_counts.setdefault(dimension, count)
+            if dimension in taken or known != count or schema.shape[:-1] != owner.shape:
+                raise StoreError(
+                    f"publish.coordinates: the bounds {name!r} do not fit beside the result: their"
+                    f" dimension {dimension!r} is there with another meaning or length; drop them"
+                )
+            continue
+        fits = [sizes.get(dimension) for dimension in schema.dimensions] == list(schema.shape)
+        if not fits or (name in sizes and schema.dimensions != (name,)):
+            raise StoreError(
+                f"publish.coordinates: {name!r} does not lie along the result's dimensions"
+                f" {list(layout.dimension_names)}; name them by publish.dimension_names or drop it"
+            )
+
+
+def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
+    """Return the arrays that are published beside the result.
+
+    They are those that the spec names, the public groups of a grouped answer, and the indices of
+    the window where its dimension has no coordinate in the source.
+
+    Raises:
+        StoreError: One cannot be read.
+    """
+    names = plan.spec.publish.coordinates
+    along = _released_window_name(plan.source, plan.data.query, plan.layout)
+    coordinates = [coordinate_beside(plan.source, name, names, along) for name in names]
+    coordinates += _groups(plan)
+    window = plan.source.window
+    if window is None or along is None or not _needs_indices(plan, along):
+        return coordinates
+    _, start, stop = window
+    return [*coordinates, (along, np.arange(start, stop, dtype=np.int64), (along,), {})]
+
+
+def _groups(plan: ReleasePlan) -> list[Coordinate]:
+    """Return the groups along the leading dimensions of a grouped answer."""
+    labels = plan.data.query.labels.values()
+    return [
+        (name, np.asarray(groups), (name,), {})
+        for name, groups in zip(plan.layout.dimension_names, labels, strict=False)
+    ]
+
+
+def _needs_indices(plan: ReleasePlan, along: str) -> bool:
+    """Return whether nothing else has the name of the window's dimension."""
+    own = plan.source.dimension_names
+    names = (
+        {along}
+        if own is None or plan.source.window is None
+        else {along, own[plan.source.window[0]]}
+    )
+    taken = {plan.layout.name, CARD_ARRAYS, *plan.spec.publish.coordinates}
+    return (
+        along not in taken
+        and plain_name(along)
+        and not any(has_beside(plan.source, name) for name in names)
+    )
+
+
+def _released_window_name(source: SourceArray, query: Query, layout: Layout) -> str | None:
+    """Return what the result calls the dimension of the window, None where it vanishes."""
+    if source.window is None:
+        return None
+    axis = released_axis(query, source.window[0])
+    return None if axis is None else layout.dimension_names[axis]
+
+
+def window_to_dict(source: SourceArray) -> Json | None:
+    """Return the window as the card records it: its dimension by name, else by index."""
+    if source.window is None:
+        return None
+    axis, start, stop = source.window
+    names = source.dimension_names
+    return {"dimension": axis if names is None else names[axis], "start": start, "stop": stop}
+
+
+def auxiliary_coordinates(coordinates: Iterable[Coordinate], layout: Layout) -> list[str]:
+    """Return the names that the CF attribute ``coordinates`` of the result lists.
+
+    These are scalars, and coordinates along its dimensions that are not named after one; not CF
+    bounds, which have a dimension more, nor names with blanks, which the attribute cannot hold.
+    """
+    return [
+        name
+        for name, _, dimensions, _ in coordinates
+        if name not in layout.dimension_names
+        and set(dimensions) <= set(layout.dimension_names)
+        and not any(letter.isspace() for letter in name)
+    ]
+
+
+def grid_mapping(source: SourceArray, names: list[str]) -> str | None:
+    """Return the source's CF attribute ``grid_mapping`` if all that it names is published."""
+    text = source.text_attribute("grid_mapping")
+    if text is None or not text.split():
+        return None
+    return text if all(name.rstrip(":") in names for name in text.split()) else None
+
+
+def public_records(plan: ReleasePlan, coordinates: Iterable[Coordinate]) -> list[str]:
+    """Return the declared coordinates that lie along the records of the result."""
+    query = plan.data.query
+    names = {_record_name(plan.source, query), _released_record_name(query, plan.layout)}
+    declared = plan.spec.publish.coordinates
+    return [
+        name
+        for name, _, dimensions, _ in coordinates
+        if name in declared and _along_records(dimensions, names) is not None
+    ]

@@ -1,0 +1,36 @@
+"""The layouts of arrays that are published beside the main one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dpdask.queries import Query
+from dpdask.storage import Layout
+
+__all__ = ["layouts_beside"]
+
+
+def layouts_beside(layout: Layout, query: Query) -> tuple[Layout, ...]:
+    """Return the layout of every array beside the main one, in the order of the query.
+
+    An array of the main one's shape has its chunks; a smaller one is a single chunk along the
+    main one's first dimensions, or a single number.
+    """
+    layouts = []
+    for array in query.arrays_beside:
+        name = f"{layout.name}_{array.suffix}"
+        if array.aligned:
+            layouts.append(dataclasses.replace(layout, name=name, dtype="float64"))
+            continue
+        layouts.append(
+            Layout(
+                name=name,
+                shape=array.shape,
+                chunks=array.shape,
+                shards=None,
+                dtype="float64",
+                codec=layout.codec,
+                dimension_names=layout.dimension_names[: len(array.shape)],
+            )
+        )
+    return tuple(layouts)

@@ -1,0 +1,389 @@
+"""Sums and means with counts beside them: private numbers of records, missing values, groups.
+
+The centred sum T and the counts n are two noisy answers of one release (:mod:`~dpdask.queries
+.joint` has their common sensitivity). What is published follows from both, after the noise:
+
+    sum  = T + centre * n,    mean = centre + T / max(n, 1),
+
+with the counts beside it, and the standard deviation of every entry's noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpdask.noise.rounding import product_rounding
+from dpdask.privacy import Adjacency
+from dpdask.privatizers.bounds import AnswerBounds
+from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.grouped_sums import add_clamped_records, add_whole_records
+from dpdask.queries.base import COUNT, DATA, NOISE_STD, BesideArray, Reader, SidePart
+from dpdask.queries.exact_sum import ExactSum, SumBounds
+from dpdask.queries.grouping import Groups
+from dpdask.queries.joint import Counting, SumShape, joint_square
+from dpdask.queries.records import Clip, Ranges
+from dpdask.queries.sums import Sum
+from dpdask.queries.verification import (
+    QueryRules,
+    RecordedAnswer,
+    register_query_rules,
+    sum_rounding,
+)
+from dpdask.sensitivity import L2Ball, SensitivitySet
+from dpdask.types import Array, Floats, Integers, Json, Region, Shape
+
+__all__ = ["CountedMean", "CountedSum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedSum(Sum):
+    """The sum of records from their counts and their distances from a public centre.
+
+    Args:
+        counting: What is counted: records, entries that are present, or nothing.
+        count_scale: The noise of a count over that of the centred sum; None without counts.
+        groups: The groups of records; None where there are none.
+    """
+
+    name: ClassVar[str] = "counted-sum"
+    counting: Counting
+    count_scale: float | None
+    groups: Groups | None = None
+
+    @property
+    def record_shape(self) -> Shape:
+        """The shape of one record."""
+        return tuple(n for axis, n in enumerate(self.source_shape) if axis != self.record_axis)
+
+    @property
+    def labels(self) -> dict[str, tuple[int | str, ...]]:
+        """The keys of the groups."""
+        return {} if self.groups is None else {key.array: key.groups for key in self.groups.keys}
+
+    @property
+    def group_count(self) -> int:
+        """How many groups there are, one where records are not grouped."""
+        return 1 if self.groups is None else self.groups.count
+
+    def sum_bounds(self) -> SumBounds:
+        """Return the bounds of a sum of distances from the centre."""
+        ranges = None
+        largest = self.bound.largest
+        if isinstance(self.bound, Ranges):
+            pairs = self.bound.centered()
+            ranges = Ranges(
+                pairs=pairs,
+                feature_axis=self.bound.feature_axis,
+                record_axis=self.bound.record_axis,
+            )
+            largest = max(max(abs(low), abs(high)) for low, high in pairs)
+        return SumBounds(
+            largest=largest,
+            power=1,
+            records=self.public_records,
+            sensitivity=self.sensitivity,
+            shape=self.answer_shape,
+            record_axis=self.record_axis,
+            ranges=ranges,
+            center=self.bound.center,
+        )
+
+    @property
+    def beside(self) -> tuple[SidePart, ...]:
+        """The counts."""
+        if self.count_scale is None:
+            return ()
+        aligned = self.counting is Counting.ENTRIES
+        shape = self.answer_shape if aligned else self._group_shape
+        return (
+            SidePart(
+                name=COUNT,
+                shape=shape,
+                scale=self.count_scale,
+                aligned=aligned,
+                bounds=self._count_bounds(shape),
+            ),
+        )
+
+    @property
+    def _group_shape(self) -> Shape:
+        return (1,) if self.groups is None else self.groups.shape
+
+    def _count_bounds(self, shape: Shape) -> AnswerBounds:
+        largest = float(self.public_records)
+        return AnswerBounds(
+            sensitivity=self.sensitivity,
+            low=(-largest,) * len(shape),
+            high=(largest,) * len(shape),
+            rounded_entries=moved_counts(
+                counting=self.counting,
+                entries=math.prod(self.record_shape),
+                grouped=self.groups is not None,
+                contributions=self.max_contributions,
+                counts=math.prod(shape),
+            ),
+        )
+
+    def summing_bytes(self, records: int) -> int:
+        """Return what clipping holds beside what was read; clamped records are added as read."""
+        entries = math.prod(self.region(records))
+        return 24 * entries if isinstance(self.bound, Clip) else 8 * entries
+
+    def partials(
+        self,
+        source: Reader,
+        exact_sum: ExactSum,
+        answer_box: Region,
+        records: slice,
+        factors: Floats | None,
+    ) -> dict[str, Integers]:
+        """Return the sums of some records by group, and their counts."""
+        inner = answer_box[-len(self.record_shape) :] if self.record_shape else ()
+        box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
+        block = source.read(box)
+        if self.groups is None:
+            codes = np.zeros(records.stop - records.start, np.int64)
+        else:
+            codes = self.groups.codes(source, records)
+        totals, present = self._added(exact_sum, block, codes, factors, box)
+        shape = tuple(part.stop - part.start for part in inner)
+        sums = {DATA: self._of_groups(totals, shape, answer_box)}
+        if self.counting is Counting.ENTRIES:
+            sums[COUNT] = self._of_groups(present, shape, answer_box)
+        elif self.counting is Counting.RECORDS:
+            counts = np.bincount(codes[codes >= 0], minlength=self.group_count)
+            sums[COUNT] = counts.astype(np.int64).reshape(self._group_shape)
+        return sums
+
+    def _added(
+        self,
+        exact_sum: ExactSum,
+        block: Array,
+        codes: Integers,
+        factors: Floats | None,
+        box: Region,
+    ) -> tuple[Integers, Integers]:
+        rule, axis = exact_sum.rule(), self.record_axis
+        if rule.ranges is None:
+            steps = rule.integers(block, factors, box)
+            return add_whole_records(steps, block, codes, record_axis=axis, groups=self.group_count)
+        one = tuple(1 if other == axis else size for other, size in enumerate(block.shape))
+        low, high = _inner_bounds(rule.ranges, rule.grid, box, one)
+        center = np.broadcast_to(self.bound.center.of(box), one).reshape(-1)
+        return add_clamped_records(
+            block,
+            codes,
+            record_axis=axis,
+            groups=self.group_count,
+            center=np.ascontiguousarray(center),
+            low=low,
+            high=high,
+            step=rule.grid.step,
+        )
+
+    def _of_groups(self, totals: Integers, shape: Shape, answer_box: Region) -> Integers:
+        """Return flat sums by group in the shape of a region of the answer."""
+        if self.groups is None:
+            return totals.reshape(shape or (1,))
+        whole = totals.reshape(*self.groups.shape, *shape)
+        return whole[answer_box[: len(self.groups.shape)]]
+
+    @property
+    def arrays_beside(self) -> tuple[BesideArray, ...]:
+        """The counts and the standard deviation of the noise."""
+        counts = tuple(
+            BesideArray(
+                suffix=part.name,
+                shape=part.shape if part.aligned or self.groups is not None else (),
+                aligned=part.aligned,
+            )
+            for part in self.beside
+        )
+        std = BesideArray(suffix=NOISE_STD, shape=self.answer_shape, aligned=True)
+        return (*counts, std)
+
+    def release(
+        self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
+    ) -> dict[str, Floats]:
+        """Return the sum, from noisy parts; see the module's docstring."""
+        total, center = noisy[DATA], self._center(box)
+        if COUNT not in noisy:
+            released = {DATA: total, NOISE_STD: np.full_like(total, stds[DATA])}
+            if self.groups is None:
+                released[DATA] = total + center * self.records
+            return released
+        count = self._like(noisy[COUNT], total, box)
+        std = np.hypot(stds[DATA], np.abs(center) * stds[COUNT])
+        return {
+            DATA: total + center * count,
+            COUNT: noisy[COUNT],
+            NOISE_STD: np.broadcast_to(std, total.shape),
+        }
+
+    def _center(self, box: Region) -> Floats:
+        """Return the centre in a region of the answer, ready to broadcast."""
+        center = self.bound.center
+        if center.values.ndim == 0 or not self.record_shape:
+            return center.values.reshape(())
+        whole = center.without(self.record_axis, self.record_shape)
+        return whole[box[-len(self.record_shape) :]]
+
+    def _like(self, count: Floats, total: Floats, box: Region) -> Floats:
+        """Return counts of groups, or one count, so that they broadcast to a region."""
+        if self.counting is Counting.ENTRIES or self.groups is None:
+            return count
+        keys = len(self.groups.shape)
+        return count[box[:keys]].reshape(total.shape[:keys] + (1,) * (total.ndim - keys))
+
+    def to_dict(self) -> Json:
+        """Return also what is counted, and the groups."""
+        content: Json = {
+            **super().to_dict(),
+            "counts": str(self.counting),
+            "record_entries": math.prod(self.record_shape),
+        }
+        if self.groups is not None:
+            content["groups"] = self.groups.to_dict()
+        return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedMean(CountedSum):
+    """The mean of records whose number is private, or of which entries are missing."""
+
+    name: ClassVar[str] = "counted-mean"
+
+    def release(
+        self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
+    ) -> dict[str, Floats]:
+        """Return the mean, and by how much the noise of both parts moves it."""
+        total, center = noisy[DATA], self._center(box)
+        if COUNT not in noisy:  # the number of records is public
+            mean = center + total / self.records
+            return {DATA: mean, NOISE_STD: np.full_like(mean, stds[DATA] / self.records)}
+        count = np.maximum(self._like(noisy[COUNT], total, box), 1.0)
+        distance = total / count
+        std = np.hypot(stds[DATA], distance * stds[COUNT]) / count
+        return {DATA: center + distance, COUNT: noisy[COUNT], NOISE_STD: std}
+
+
+def moved_counts(
+    *, counting: Counting, entries: int, grouped: bool, contributions: int, counts: int
+) -> int:
+    """Return how many counts one privacy unit can change.
+
+    Args:
+        counting: What is counted.
+        entries: How many numbers a record holds.
+        grouped: Whether a record can move from one group to another.
+        contributions: How many records one privacy unit has at most.
+        counts: How many counts there are.
+    """
+    per_record = entries if counting is Counting.ENTRIES else 1
+    return min(counts, per_record * contributions * (2 if grouped else 1))
+
+
+def _inner_bounds(ranges: Ranges, grid: Grid, box: Region, one: Shape) -> tuple[Floats, Floats]:
+    """Return the integer bounds of every entry of a record, rounded inwards, in C order."""
+    inner = [
+        Grid.for_range(
+            sigma=grid.step * grid.steps_per_sigma,
+            low=low,
+            high=high,
+            steps_per_sigma=grid.steps_per_sigma,
+        )
+        for low, high in ranges.pairs
+    ]
+    axis = ranges.feature_axis
+    shape = [-1 if other == axis else 1 for other in range(len(one))]
+    bounds = []
+    for values in ([each.low for each in inner], [each.high for each in inner]):
+        numbers = np.asarray(values, dtype=np.float64)
+        if len(values) > 1:
+            numbers = numbers[box[axis]].reshape(shape)
+        bounds.append(np.ascontiguousarray(np.broadcast_to(numbers, one)).reshape(-1))
+    return bounds[0], bounds[1]
+
+
+class CountedSumRules(QueryRules):
+    """The joint radius of a centred sum and its counts."""
+
+    def least_radius(self, answer: RecordedAnswer) -> float:
+        """k records move sum and counts together."""
+        scale = None
+        counting = Counting(answer.query["counts"])
+        if counting is not Counting.NONE:
+            [count] = answer.parts
+            scale = count.noise.sigma / answer.noise.sigma  # type: ignore[attr-defined]
+        shape = self._shape(answer, counting)
+        return answer.contributions * math.sqrt(joint_square(shape, scale))
+
+    def _shape(self, answer: RecordedAnswer, counting: Counting) -> SumShape:
+        bound = answer.bound
+        widths: tuple[float, ...] = ()
+        reaches: tuple[float, ...] = ()
+        if bound["kind"] == "ranges":
+            pairs = bound["ranges"]
+            centers = np.broadcast_to(np.asarray(bound["center"], dtype=float), len(pairs))
+            widths = tuple(high - low for low, high in pairs)
+            reaches = tuple(
+                max(high - c, c - low) for (low, high), c in zip(pairs, centers, strict=True)
+            )
+        elif bound["kind"] != "l2-clip":
+            raise answer.mismatch()
+        return SumShape(
+            widths=widths,
+            reaches=reaches,
+            clip_norm=None if widths else float(bound["norm"]),
+            entries=int(answer.query["record_entries"]),
+            counting=counting,
+            grouped="groups" in answer.query,
+            adjacency=answer.sensitivity.adjacency,
+        )
+
+    def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
+        """Allow a ball, for i.i.d. noise on answers of the shapes that follow from the query."""
+        return isinstance(sensitivity, L2Ball) and self._shapes_follow(answer)
+
+    def _shapes_follow(self, answer: RecordedAnswer) -> bool:
+        groups = tuple(len(key["groups"]) for key in answer.query.get("groups", ()))
+        entries = answer.query["record_entries"]
+        counting = Counting(answer.query["counts"])
+        counts = {Counting.NONE: None, Counting.ENTRIES: math.prod(groups) * entries}.get(
+            counting, math.prod(groups)
+        )
+        if math.prod(answer.shape) != math.prod(groups) * entries:
+            return False
+        recorded = [math.prod(part.noise.tensor_shape) for part in answer.parts]
+        public = (
+            counting is Counting.RECORDS
+            and not groups
+            and answer.sensitivity.adjacency is Adjacency.REPLACE_ONE
+        )
+        return recorded == ([] if counts is None else [counts]) and not public
+
+    def rounding_l2(self, answer: RecordedAnswer) -> float:
+        """Return the cost of rounding the exact sum, in units of the sum."""
+        return sum_rounding(answer, power=1)
+
+    def part_rounding(self, answer: RecordedAnswer, name: str) -> float:
+        """Return the cost of rounding the counts that one privacy unit can change."""
+        [count] = (part for part in answer.parts if part.name == name)
+        entries = moved_counts(
+            counting=Counting(answer.query["counts"]),
+            entries=int(answer.query["record_entries"]),
+            grouped="groups" in answer.query,
+            contributions=answer.contributions,
+            counts=math.prod(count.noise.tensor_shape),
+        )
+        most = max(abs(count.grid["low"]), abs(count.grid["high"]))
+        return product_rounding(step=float(count.grid["step"]), entries=entries, most=most)
+
+
+register_query_rules(CountedSum.name, CountedSumRules())
+register_query_rules(CountedMean.name, CountedSumRules())

@@ -1,0 +1,168 @@
+"""What one record can change of a centred sum and of the counts beside it, as one l2 distance.
+
+A joint answer is a sum T with noise of standard deviation sigma and counts n with noise of
+``scale * sigma``. Measured in sigmas, one record moves the two together by at most
+
+    sup sqrt(||dT||^2 + ||dn||^2 / scale^2) / sigma,
+
+and that supremum, the joint radius, is the l2 sensitivity of the pair in units of T. Notation: d
+entries, ranges of width w whose ends are at most h from the centre, clip norm C, p = 1/scale^2;
+sums over entries are written out for one range.
+
+Its square, for counts of nothing, of records, of present entries:
+
+- ranges, add-remove-one: d h^2; d h^2 + p; d (h^2 + p)
+- ranges, replace-one: d w^2; the number of records is public; d max(w^2, h^2 + p)
+- ranges, replace-one, grouped: the larger of replace-one above (with d w^2 for counts of records)
+  and twice add-remove-one
+- clip, add-remove-one: C^2; C^2 + p; C^2 + d p
+- clip, replace-one: 4 C^2; public; max(4 C^2 + (d - 1) p, min(d, 2) C^2 + d p)
+- clip, replace-one, grouped: as for ranges
+
+A replaced record of the same group either has an entry in both versions, which can move by w (2 C
+in all) and leaves the count, or in one of them, which moves the sum by h and the count by 1. Two
+versions without a common entry are orthogonal: 2 C^2, of one entry C^2. In two groups the old and
+the new version move entries of their own.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.optimize import minimize_scalar
+
+from dpdask.privacy import Adjacency
+from dpdask.queries.records import Clip, Ranges
+
+__all__ = ["Counting", "SumShape", "best_scale", "joint_square"]
+
+
+class Counting(enum.StrEnum):
+    """What is counted beside a sum."""
+
+    NONE = "none"
+    RECORDS = "records"
+    ENTRIES = "entries"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumShape:
+    """All that the joint radius depends on, except the scale of the counts' noise.
+
+    Args:
+        widths: The width of every feature's range; empty where records are clipped.
+        reaches: How far every feature's range reaches from its centre.
+        clip_norm: The clip norm; None where entries lie in ranges.
+        entries: How many numbers a record holds; as many of every feature.
+        counting: What is counted.
+        grouped: Whether every record belongs to a private group.
+        adjacency: Which data sets are neighbours.
+    """
+
+    widths: tuple[float, ...] = ()
+    reaches: tuple[float, ...] = ()
+    clip_norm: float | None = None
+    entries: int
+    counting: Counting
+    grouped: bool
+    adjacency: Adjacency
+
+    @classmethod
+    def of(
+        cls,
+        bound: Clip | Ranges,
+        *,
+        entries: int,
+        counting: Counting,
+        grouped: bool,
+        adjacency: Adjacency,
+    ) -> SumShape:
+        """Return the shape of a sum of records bounded by ``bound``."""
+        widths: tuple[float, ...] = ()
+        reaches: tuple[float, ...] = ()
+        if isinstance(bound, Ranges):
+            centered = bound.centered()
+            widths = tuple(high - low for low, high in bound.pairs)
+            reaches = tuple(max(abs(low), abs(high)) for low, high in centered)
+        return cls(
+            widths=widths,
+            reaches=reaches,
+            clip_norm=bound.norm if isinstance(bound, Clip) else None,
+            entries=entries,
+            counting=counting,
+            grouped=grouped,
+            adjacency=adjacency,
+        )
+
+
+def joint_square(shape: SumShape, scale: float | None) -> float:
+    """Return the square of the joint radius of one record.
+
+    Args:
+        shape: The sum and its counts.
+        scale: The standard deviation of a count's noise over that of the sum; None without counts.
+    """
+    counted = shape.counting is not Counting.NONE
+    p = 0.0 if scale is None or not counted else scale**-2
+    if shape.clip_norm is not None:
+        return _clipped(shape, shape.clip_norm**2, p)
+    return _ranged(shape, p)
+
+
+def _clipped(shape: SumShape, square: float, p: float) -> float:
+    d = shape.entries
+    of_entries = shape.counting is Counting.ENTRIES
+    one_record = square + p * (d if of_entries else 1)
+    if shape.adjacency is Adjacency.ADD_REMOVE_ONE:
+        return one_record
+    same_group = 4 * square
+    if of_entries:
+        disjoint = min(d, 2) * square + d * p
+        same_group = max(4 * square + (d - 1) * p, disjoint)
+    elif shape.counting is Counting.RECORDS and not shape.grouped:
+        return same_group  # the number of records does not change
+    return max(same_group, 2 * one_record) if shape.grouped else same_group
+
+
+def _ranged(shape: SumShape, p: float) -> float:
+    of_entries = shape.counting is Counting.ENTRIES
+    entry_p = p if of_entries else 0.0
+    share = shape.entries / len(shape.widths)
+    reach = share * math.fsum(h**2 + entry_p for h in shape.reaches)
+    one_record = reach + (0.0 if of_entries else p)
+    if shape.adjacency is Adjacency.ADD_REMOVE_ONE:
+        return one_record
+    pairs = zip(shape.widths, shape.reaches, strict=True)
+    largest = [max(w**2, h**2 + entry_p) if of_entries else w**2 for w, h in pairs]
+    same_group = share * math.fsum(largest)
+    return max(same_group, 2 * one_record) if shape.grouped else same_group
+
+
+def best_scale(shape: SumShape, *, weight: float) -> float:
+    """Return the scale of the counts' noise with the least error of what is computed from both.
+
+    Minimises sigma^2 (1 + weight^2 scale^2) at a fixed privacy cost, that is (joint radius)^2 times
+    the bracket; in the logarithm of the scale it is a maximum of convex functions.
+
+    Args:
+        shape: The sum and its counts.
+        weight: By how much an error of the count counts: how far the mean lies from the centre.
+    """
+
+    def error(log_scale: float) -> float:
+        scale = math.exp(log_scale)
+        return math.log(joint_square(shape, scale)) + math.log1p((weight * scale) ** 2)
+
+    middle = -math.log(weight)
+    best = minimize_scalar(
+        error, bounds=(middle - 20, middle + 20), method="bounded", options={"xatol": 1e-9}
+    )
+    return math.exp(float(best.x))
+
+
+def rms(values: Sequence[float]) -> float:
+    """Return the root of the mean square."""
+    return math.sqrt(math.fsum(value**2 for value in values) / len(values))
