@@ -457,8 +457,13 @@ def test_a_served_series_publishes_twice_by_itself_and_is_then_paced(
     }
     assert "rate limited: dataset 'people' has spent" in message
     assert list(space.ledger.state("people").releases.values()) == ["commit", "commit"]
-    assert space.left_behind() == ["day-0-2.zarr", "day-2-4.zarr"]
-    assert zarr.open_array(space.folder / "day-2-4.zarr" / "data", mode="r").shape == (60, 2)
+    assert space.left_behind() == [
+        "day-0000000000-0000000002.zarr",
+        "day-0000000002-0000000004.zarr",
+    ]
+    assert zarr.open_array(
+        space.folder / "day-0000000002-0000000004.zarr" / "data", mode="r"
+    ).shape == (60, 2)
     before, stopped, _ = said.partition(
         "SIGTERM received"
     )  # what Prefect says when it is stopped in the middle of a run is its own
@@ -476,7 +481,10 @@ def test_a_series_goes_on_when_the_array_grows(server: PrefectServer, space: Wor
     array.resize((60, 7))
     array[:, 4:] = people(60, 3)
     assert "COMPLETED" in run_flow(server, "privatize_series", "series", **given)
-    assert space.left_behind() == ["day-0-4.zarr", "day-4-7.zarr"]
+    assert space.left_behind() == [
+        "day-0000000000-0000000004.zarr",
+        "day-0000000004-0000000007.zarr",
+    ]
 
 
 def test_flows_work_with_no_server_configured_offline(

@@ -161,7 +161,10 @@ with get_client(sync_client=True) as client:
     done = server.python(code, deployment["id"], json.dumps(parameters))
     assert done.returncode == 0, done.stderr
     log = space.folder / "spec.yaml-prefect-worker.log"
-    wanted = [space.folder / "day-0-2.zarr", space.folder / "day-2-4.zarr"]
+    wanted = [
+        space.folder / "day-0000000000-0000000002.zarr",
+        space.folder / "day-0000000002-0000000004.zarr",
+    ]
     with running([prefect, "worker", "start", "--pool", "dpdask"], log, environment):
         for _ in range(150):
             if all(path.exists() for path in wanted):

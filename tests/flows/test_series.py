@@ -64,12 +64,38 @@ def test_an_unfinished_window_is_finished_where_it_began(space: Workspace) -> No
     space.source(people(60, 4), chunks=(60, 2))
     cut_off(space)
     charged = space.spent()
-    assert run(space, "b") == "a-0-4.zarr"
+    assert run(space, "b") == "a-0000000000-0000000004.zarr"
     assert space.spent() == charged
     assert run(space, "b") is None
     grow(space, 2)
-    assert run(space, "b") == "b-4-6.zarr"
+    assert run(space, "b") == "b-0000000004-0000000006.zarr"
     assert run(space, "b") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("{start}-{stop}", "0000000000-0000000004"),
+        ("{start:06d}-{stop:03d}", "000000-004"),
+        ("{start:d}-{stop:d}", "0-4"),
+    ],
+)
+def test_outputs_of_a_series_have_as_many_digits_as_the_url_says(
+    space: Workspace, name: str, output: str
+) -> None:
+    space.source(people(60, 4), chunks=(60, 2))
+    spec = parse_release_spec(space.spec(output={"url": f"{space.folder}/{name}.zarr"}))
+    following = next_release(space.ledger, spec, Series("s", 1))
+    assert following is not None
+    assert following.output.url == f"{space.folder}/{output}.zarr"
+
+
+@pytest.mark.parametrize("name", ["{start}", "{stop}", "{start}-{stop:x}", "{start:>5}-{stop}"])
+def test_outputs_of_a_series_without_both_bounds_are_refused(space: Workspace, name: str) -> None:
+    space.source(people(60, 4), chunks=(60, 2))
+    spec = parse_release_spec(space.spec(output={"url": f"{space.folder}/{name}.zarr"}))
+    with pytest.raises(InvalidSpec, match=r"put \{start\} and \{stop\} into it"):
+        next_release(space.ledger, spec, Series("s", 1))
 
 
 def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> None:
@@ -81,10 +107,10 @@ def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> No
     for path in space.folder.glob("*.dpdask-staging"):
         path.rename(space.folder / "source.zarr-lost")
     zarr.open_array(space.folder / "source.zarr" / "x", mode="r+")[0, 0] = 0.5
-    assert run(space) == "a-0-4.zarr"
+    assert run(space) == "a-0000000000-0000000004.zarr"
     assert run(space) is None
     grow(space, 2)
-    assert run(space) == "a-4-6.zarr"
+    assert run(space) == "a-0000000004-0000000006.zarr"
     [record] = space.ledger.open_releases("")
     with pytest.raises(ReleaseError, match=r"dpdask abort --release"):
         abort(template(space))
@@ -94,10 +120,10 @@ def test_an_open_window_does_not_block_a_series_for_good(space: Workspace) -> No
 
 def test_whole_chunks_leave_a_chunk_that_is_still_being_filled(space: Workspace) -> None:
     space.source(people(60, 5), chunks=(60, 2))
-    assert run(space, align_to_chunks=True) == "a-0-4.zarr"
+    assert run(space, align_to_chunks=True) == "a-0000000000-0000000004.zarr"
     assert run(space, align_to_chunks=True) is None
     grow(space, 1)
-    assert run(space, align_to_chunks=True) == "a-4-6.zarr"
+    assert run(space, align_to_chunks=True) == "a-0000000004-0000000006.zarr"
 
 
 @pytest.mark.parametrize("align_to_chunks", [True, False])
@@ -134,7 +160,7 @@ def test_a_series_belongs_to_one_axis_of_one_array(space: Workspace) -> None:
         with pytest.raises(InvalidSpec, match="belongs to another array or axis"):
             next_release(space.ledger, spec, Series("s", axis))
     assert list(space.ledger.state("people").releases.values()) == ["key"]
-    assert run(space) == "a-0-4.zarr"
+    assert run(space) == "a-0000000000-0000000004.zarr"
     found = next_release(space.ledger, other, Series("others", 1, start_index=2))
     assert found is not None
     assert (found.source.window.start, found.source.window.stop) == (2, 6)
@@ -150,7 +176,7 @@ def test_a_burned_window_is_asked_for_anew(space: Workspace) -> None:
         [record] = [r for r in space.ledger.open_releases("") if r.open]
         abort_named(record.release_id, space.ledger_url)
     cut_off(space)
-    assert run(space) == "a-0-4.zarr"
+    assert run(space) == "a-0000000000-0000000004.zarr"
     assert run(space) is None
     assert sorted(space.ledger.state("people").releases.values()) == ["burn", "burn", "commit"]
 
@@ -161,7 +187,7 @@ def test_windows_shorter_than_a_chunk_are_refused_where_they_must_end_with_one(
     space.source(people(60, 8), chunks=(60, 4))
     with pytest.raises(InvalidSpec, match="max_window=3 never reaches the end of a chunk of 4"):
         run(space, max_window=3, align_to_chunks=True)
-    assert run(space, max_window=5, align_to_chunks=True) == "a-0-4.zarr"
+    assert run(space, max_window=5, align_to_chunks=True) == "a-0000000000-0000000004.zarr"
 
 
 def test_a_mistyped_adjacency_of_gradients_is_found_by_their_form() -> None:

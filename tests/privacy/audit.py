@@ -13,7 +13,8 @@ factors that mix entries is post-processing as well and left out; that the publi
 those integers, un-whitened, is checked in extended precision. So integers are compared, in exact
 arithmetic: the audit has no tolerance. Spherical noise is rounded after it is added: there the
 answers are read without noise, to 2^-50 of their size, and their l2 distance, less that resolution,
-is compared.
+is compared. Laplace noise is compared in l1: grid steps over steps per scale, against the largest
+privacy loss that was verified.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ import numpy as np
 import zarr
 
 from dpdask import execution
-from dpdask.accounting import GaussianProfile, SphericalProfile
+from dpdask.accounting import GaussianProfile, PureProfile, SphericalProfile
 from dpdask.accounting.composed import ComposedProfile, SampledProfile
 from dpdask.execution import InlineExecutor
 from dpdask.keystream import ReleaseKey
-from dpdask.noise import SphericalNoise
+from dpdask.noise import LaplaceNoise, SphericalNoise
 from dpdask.noise.factors import DenseFactor, Factor, LowRankFactor
 from dpdask.planning import Component, ReleasePlan, make_plan, recipe_digest
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers import kernels, panels
-from dpdask.privatizers.blocks import gaussian_integers
+from dpdask.privatizers.blocks import drawn_integers
 from dpdask.privatizers.iid import IidPrivatizer
 from dpdask.privatizers.kronecker import KroneckerPrivatizer
 from dpdask.privatizers.spherical import SphericalPrivatizer
@@ -340,6 +341,11 @@ class Subject:
         """Whether the noise is one random direction."""
         return isinstance(self.component.privatizer, SphericalPrivatizer)
 
+    @property
+    def norm(self) -> int:
+        """The norm in which neighbours are compared: 1 for Laplace noise, else 2."""
+        return 1 if isinstance(self.component.noise, LaplaceNoise) else 2
+
     def outputs(self, values: Values, *, published: bool = False) -> Values:
         """What the tasks write for ``values``: in the lossless view, or as it is published."""
         self.file.put(values)
@@ -397,6 +403,10 @@ class Subject:
     @property
     def allowed(self) -> tuple[float, float]:
         """The whitened distance that was verified, for one step and for all of them together."""
+        if self.norm == 1:
+            loss = self.component.guarantee.verified
+            assert isinstance(loss, PureProfile)
+            return loss.largest_loss, loss.largest_loss
         if not self.spherical:
             return verified_mu(self.component)
         profile = _step_profile(self.component.guarantee.verified)
@@ -433,7 +443,7 @@ class Subject:
             block = found[component.tiling.box(index)]
             stream = self.key.tile(fingerprint=binding, component=component.name, index=index)
             drawn = np.empty(block.size)
-            gaussian_integers(stream, steps_per_sigma, drawn)
+            drawn_integers(component.privatizer.sampler, stream, steps_per_sigma, drawn)
             np.testing.assert_array_equal(
                 np.sort(block.reshape(-1)), np.sort(drawn).astype(np.int64)
             )
@@ -515,6 +525,7 @@ def audit_group(subjects: Sequence[Subject], group: Group) -> Verdict:
         limits=first.allowed,
         per_unit=first.steps_per_sigma(reach),
         resolved=0 if not first.spherical else 1,
+        norm=first.norm,
     )
     worst, ratio, pairs = ("", ""), 0.0, 0
     for one, other in group.pairs():
@@ -537,7 +548,13 @@ def _reach(sources: Sequence[Values]) -> float:
 
 
 def _ratio(
-    difference: Values, *, steps: int, limits: tuple[float, float], per_unit: float, resolved: int
+    difference: Values,
+    *,
+    steps: int,
+    limits: tuple[float, float],
+    per_unit: float,
+    resolved: int,
+    norm: int = 2,
 ) -> float:
     """The larger of both ratios, of single steps and of all of them; decided in exact arithmetic
     where it is close to 1.
@@ -551,11 +568,11 @@ def _ratio(
     found = 0.0
     for moved, limit in checks:
         slack = resolved * math.sqrt(np.count_nonzero(moved))
-        norm = float(np.sqrt(np.sum(moved.astype(np.longdouble) ** 2))) - slack
-        ratio = norm / (limit * per_unit)
+        power = np.sum(np.abs(moved.astype(np.longdouble)) ** norm)
+        ratio = (float(power ** (np.longdouble(1) / norm)) - slack) / (limit * per_unit)
         if abs(ratio - 1) < 1e-9 and not slack:
-            square = sum(int(d) * int(d) for d in moved[np.flatnonzero(moved)])
-            above = square > (Fraction(limit) * Fraction(per_unit)) ** 2
+            exact = sum(abs(int(d)) ** norm for d in moved[np.flatnonzero(moved)])
+            above = exact > (Fraction(limit) * Fraction(per_unit)) ** norm
             ratio = max(ratio, math.nextafter(1.0, 2.0)) if above else min(ratio, 1.0)
         found = max(found, ratio)
     return found

@@ -18,17 +18,17 @@ DTYPES = ("f8", "f4", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">f8
 FACTORS = ("identity", "scaled", "diagonal", "dense", "covariance", "low_rank")
 IID = ("analytic-gaussian", "classic-gaussian", "imgm")
 COLOURED = ("imgm-factors", "mvg", "mgm", "udn")
-ON_RANGES = ("idn", "directional")
+ON_RANGES = ("idn", "directional", "laplace", "auto")
 SPHERICAL = ("rank-one", "k-norm")
 
 MECHANISMS = {  # what each kind of query can be asked for; a stack of steps takes i.i.d. noise
     "identity": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "sum": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "mean": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
-    "covariance": (*IID, *COLOURED, *SPHERICAL),
-    "histogram": (*IID, *COLOURED, *SPHERICAL),
-    "declared": (*IID, *COLOURED, *SPHERICAL),
-    "steps": ("analytic-gaussian", "classic-gaussian"),
+    "covariance": (*IID, *COLOURED, *SPHERICAL, "auto"),
+    "histogram": (*IID, *COLOURED, *SPHERICAL, "laplace", "auto"),
+    "declared": (*IID, *COLOURED, *SPHERICAL, "auto"),
+    "steps": ("analytic-gaussian", "classic-gaussian", "auto"),
 }
 
 

@@ -66,6 +66,20 @@ RELEASES: dict[str, dict[str, Any]] = {
             "factors": [{"dense": (np.eye(64) * 3 + 0.1).tolist()}, "identity"],
         },
     },
+    "laplace counts": {
+        "query": {"name": "histogram", "edges": [[-0.5, 0.0, 0.5]], "columns": [1]},
+        "privacy_unit": {"record_dim": 0, "max_contributions": 3},
+        "mechanism": "laplace",
+    },
+    "laplace mean": {
+        "query": "mean",
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.5, 0.5]},
+        "mechanism": "laplace",
+    },
+    "laplace ranges": {
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.5, 0.5], "max_contributions": 2},
+        "mechanism": "laplace",
+    },
     "directions": {
         "mechanism": {
             "name": "udn",
@@ -85,8 +99,8 @@ def rewritten(space: Workspace, change: Callable[[dict[str, Any]], Any]) -> str:
 def scaled(noise: dict[str, Any], by: float, group: Path) -> None:
     """Noise times ``by``; a matrix that is too large for the card is an array beside it."""
     given = noise["configuration"]
-    if noise["name"] == "iid":
-        given["sigma"] *= by
+    if noise["name"] in ("iid", "laplace"):
+        given["sigma" if noise["name"] == "iid" else "scale"] *= by
         return
     factor = given["factors"][0]
     values = factor["configuration"]

@@ -184,7 +184,7 @@ def test_every_coordinate_that_the_plan_takes_is_published(
     source_with(space, version)
     values = COORDINATES[kind]
     beside(space, "label", values, version, ("row", "column")[: values.ndim])
-    space.release(publish={"coordinates": ["label"]})
+    space.release(publish={"coordinates": ["label"], "records_are_public": True})
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
     stored = zarr.open_group(space.folder / "out.zarr", mode="r")["label"]
     assert isinstance(stored, zarr.Array)
@@ -205,12 +205,12 @@ def test_times_of_the_cf_conventions_are_read_as_times(space: Workspace) -> None
         ("row",),
         units="days since 2020-02-28",
         calendar="standard",
-        comment="not copied",
+        comment="copied",
     )
-    space.release(publish={"coordinates": ["row"]})
+    space.release(publish={"coordinates": ["row"], "records_are_public": True})
     row = xarray.open_zarr(space.folder / "out.zarr")["row"]
     assert row.values.astype("M8[D]").astype(str).tolist()[:2] == ["2020-02-28", "2020-02-29"]
-    assert "comment" not in row.attrs
+    assert row.attrs == {"comment": "copied"}
 
 
 def test_a_grid_mapping_is_a_scalar_and_is_published_with_what_it_says(space: Workspace) -> None:
@@ -226,12 +226,16 @@ def test_a_grid_mapping_is_a_scalar_and_is_published_with_what_it_says(space: Wo
         (),
         grid_mapping_name="latitude_longitude",
         semi_major_axis=6378137.0,
-        history="not copied",
+        history="copied",
     )
     space.release(publish={"coordinates": ["crs"]})
     crs = xarray.open_zarr(space.folder / "out.zarr")["crs"]
     assert crs.dims == ()
-    assert crs.attrs == {"grid_mapping_name": "latitude_longitude", "semi_major_axis": 6378137.0}
+    assert crs.attrs == {
+        "grid_mapping_name": "latitude_longitude",
+        "semi_major_axis": 6378137.0,
+        "history": "copied",
+    }
 
 
 def _named_twice(space: Workspace) -> dict[str, Any]:
@@ -250,7 +254,7 @@ def _a_scalar_named_as_a_dimension(space: Workspace) -> dict[str, Any]:
 
 def _along_another_dimension_than_its_name(space: Workspace) -> dict[str, Any]:
     beside(space, "column", np.arange(ROWS), 3, ("row",))
-    return {"publish": {"coordinates": ["column"]}}
+    return {"publish": {"coordinates": ["column"], "records_are_public": True}}
 
 
 def _complex(space: Workspace) -> dict[str, Any]:
@@ -274,6 +278,16 @@ def _with_units_that_are_no_json(space: Workspace) -> dict[str, Any]:
     return {"publish": {"coordinates": ["row"]}}
 
 
+def _names_of_records(space: Workspace) -> dict[str, Any]:
+    beside(space, "person", np.array([f"P{i}" for i in range(ROWS)]), 3, ("row",))
+    return {"publish": {"coordinates": ["person"]}}
+
+
+def _names_of_records_of_a_sum(space: Workspace) -> dict[str, Any]:
+    beside(space, "person", np.array([f"P{i}" for i in range(ROWS)]), 3, ("row",))
+    return {"query": "sum", "publish": {"coordinates": ["person"], "records_are_public": True}}
+
+
 def _called_as_the_array(space: Workspace) -> dict[str, Any]:
     beside(space, "data", np.arange(ROWS), 3, ("row",))
     return {"publish": {"coordinates": ["data"]}}
@@ -290,7 +304,7 @@ def _larger_than_a_driver_holds(space: Workspace) -> dict[str, Any]:
     group.create_array("where", dtype="f8", **sizes)
     return {
         "source": {"url": str(space.folder / "source.zarr"), "array": "big"},
-        "publish": {"coordinates": ["where"]},
+        "publish": {"coordinates": ["where"], "records_are_public": True},
     }
 
 
@@ -337,6 +351,8 @@ REFUSED = {
     _complex: "not a plain array",
     _in_a_group_of_its_own: "no array 'inner/z' lies beside the source",
     _with_units_that_are_no_json: "not a valid JSON value",
+    _names_of_records: "publish.records_are_public: true",
+    _names_of_records_of_a_sum: "'row', which query sum sums over",
     _called_as_the_array: "is the name of the released array",
     _larger_than_a_driver_holds: "copied whole",
     _an_array_called_as_its_dimension: "also the name of a dimension",
@@ -400,7 +416,8 @@ def test_random_publish_sections_are_refused_or_published_never_charged_in_vain(
     for number in range(40):
         url = str(tmp_path / f"out-{number}.zarr")
         publish: dict[str, Any] = {
-            "coordinates": random.choice(names, random.integers(0, 3)).tolist()
+            "coordinates": random.choice(names, random.integers(0, 3)).tolist(),
+            "records_are_public": True,
         }
         if random.random() < 0.5:
             publish["dimension_names"] = random.choice(dimensions, 2).tolist()

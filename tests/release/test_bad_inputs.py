@@ -47,9 +47,8 @@ def refused(space: Workspace, result: Result, text: str, code: int = 2) -> None:
 
 DTYPES: list[tuple[str, Any, str]] = [
     ("complex", np.zeros((6, 2), "c16"), "complex"),
-    ("bool", np.zeros((6, 2), bool), "boolean"),
     ("string", np.array([["a", "b"]] * 6), "only real numbers"),
-    ("datetime", np.zeros((6, 2), "M8[s]"), "datetime"),
+    ("datetime", np.zeros((6, 2), "M8[s]"), "holds times"),
     ("structured", np.zeros((6, 2), [("a", "f4"), ("b", "i4")]), "structured"),
 ]
 

@@ -116,6 +116,34 @@ CASES: dict[str, dict[str, Any]] = {
         "mechanism": "rank-one",
         **ANY,
     },
+    "laplace-range": {
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]},
+        "mechanism": "laplace",
+    },
+    "laplace-ranges": {
+        "privacy_unit": {
+            "record_dim": 0,
+            "max_contributions": 2,
+            "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)],
+        },
+        "mechanism": "laplace",
+    },
+    "laplace-mean": {
+        "query": "mean",
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.3, 0.4]},
+        "mechanism": "laplace",
+    },
+    "laplace-histogram": {
+        "privacy_unit": {"record_dim": 0},
+        "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
+        "mechanism": "laplace",
+        "noise": {"output_dtype": "int64"},
+    },
+    "laplace-precomputed": {
+        "privacy_unit": {},
+        "query": {"name": "precomputed", "l2_sensitivity": 0.5, "l1_sensitivity": 0.7},
+        "mechanism": "laplace",
+    },
     "precomputed-steps": {
         "privacy_unit": {},
         "query": {"name": "precomputed", "l2_sensitivity": 0.5},

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_query import QueryInputs, register_query, unregister_query
-from dpdask.planning.query_builders import build_sum
+from dpdask.planning.sum_builders import build_sum
 from dpdask.queries.base import Reader
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.sums import Sum, SumRules

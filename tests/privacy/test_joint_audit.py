@@ -1,0 +1,171 @@
+"""The exact audit of sums with counts: neighbours through the real tasks with one fixed key.
+
+The noise cancels, so the whitened distance of two runs, over all parts together, is exactly the mu
+that this pair shows; it must not exceed the verified one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpdask import execution
+from dpdask.execution import InlineExecutor
+from dpdask.keystream import ReleaseKey
+from dpdask.planning import ReleasePlan, make_plan
+from dpdask.planning.verified import recorded_answer, verified_step
+from dpdask.queries import CountedMean
+from dpdask.queries.base import COUNT, DATA, NOISE_STD
+from dpdask.spec import parse_release_spec
+from dpdask.storage import Publisher, open_storage
+from tests.privacy.audit import _decoded
+
+Values = np.ndarray[Any, Any]
+KEY = bytes(range(32))
+RECORDS, FEATURES = 12, 3
+HOSTILE = (
+    np.array([320.0, 250.0, 320.0]),
+    np.array([250.0, 320.0, 250.0]),
+    np.array([np.nan, np.nan, np.nan]),
+    np.array([np.nan, 320.0, np.nan]),
+    np.array([250.0, np.nan, np.nan]),
+    np.array([np.inf, -np.inf, np.inf]),
+    np.array([-1e300, 1e300, 285.0]),
+    np.array([285.0, 285.0, 285.0]),
+)
+BOUNDS: dict[str, dict[str, Any]] = {
+    "ranges": {"ranges": [250, 320]},
+    "ranges-off-centre": {"ranges": [250, 320], "center": 260},
+    "ranges-per-feature": {"ranges": [[250, 320], [0, 320], [250, 2000]]},
+    "clip": {"l2_clip_norm": 30.0, "center": 285.0},
+}
+
+
+class _Parts(CountedMean):
+    """The noisy parts themselves, before anything is computed from them."""
+
+    def release(
+        self, noisy: Mapping[str, Values], stds: Mapping[str, float], box: Any
+    ) -> dict[str, Values]:
+        whole = {NOISE_STD: np.zeros_like(noisy[DATA]), **noisy}
+        return {name: whole[name] for name in (DATA, COUNT, NOISE_STD) if name in whole}
+
+
+def _plan(folder: Path, query: Any, unit: dict[str, Any]) -> ReleasePlan:
+    spec = {
+        "source": {"url": str(folder / "source.zarr"), "array": "x"},
+        "output": {"url": str(folder / "out.zarr")},
+        "privacy_unit": {"record_dim": 0, **unit},
+        "query": query,
+        "privacy": {"epsilon": 1.0, "delta": 1e-6},
+        "budget": {"ledger": f"sqlite:///{folder}/ledger.db", "dataset": "people"},
+        "compute": {"cluster": "inline"},
+    }
+    return make_plan(parse_release_spec(spec))
+
+
+def _write(folder: Path, values: Values, labels: Values) -> None:
+    for name, content in (("x", values), ("group", labels)):
+        zarr.create_array(
+            folder / "source.zarr",
+            name=name,
+            data=content,
+            chunks=(5, *content.shape[1:]),
+            overwrite=True,
+        )
+
+
+def _integers(plan: ReleasePlan) -> dict[str, Values]:
+    """The integers of every part, noise included."""
+    query = plan.data.query
+    fields = {field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
+    component = dataclasses.replace(plan.data, query=_Parts(**fields))
+    plan = dataclasses.replace(plan, data=component, fingerprint="ab" * 32)
+    place = open_storage(f"memory://joint-{id(plan)}")
+    staging = Publisher.of(place, "audit")
+    executor, quiet = InlineExecutor(), lambda _progress: None
+    intermediates = execution.prepare(executor, plan, component, quiet)
+    work = execution.TileWork(plan, component, intermediates, staging)
+    for written in execution.write(executor, work, ReleaseKey(KEY), set(), quiet):
+        assert not written.conflicts
+    steps = {DATA: component.privatizer.step} | {
+        part.name: part.privatizer.step for part in component.parts
+    }
+    found = {}
+    for name, layout in zip(
+        (DATA, *(array.suffix for array in query.arrays_beside)), plan.layouts, strict=True
+    ):
+        if name == NOISE_STD:
+            continue
+        out = np.empty(layout.shape)
+        for index in layout.indices():
+            out[layout.region(index)] = _decoded(
+                layout, index, staging.data.read(layout.key(index)) or b""
+            )
+        found[name] = np.rint(out / steps[name])
+        np.testing.assert_allclose(out / steps[name], found[name], atol=0.2)
+    place.delete()
+    return found
+
+
+def _distance(plan: ReleasePlan, one: dict[str, Values], two: dict[str, Values]) -> float:
+    """The distance of two outputs in standard deviations of each part's noise."""
+    per_sigma = {DATA: plan.data.privatizer.to_dict()["steps_per_sigma"]} | {
+        part.name: part.privatizer.to_dict()["steps_per_sigma"] for part in plan.data.parts
+    }
+    return math.sqrt(sum(float(np.sum(((one[n] - two[n]) / per_sigma[n]) ** 2)) for n in one))
+
+
+COUNTED = [  # the other combination has no counts, and is in the audit of plain sums
+    (adjacency, grouped, missing)
+    for adjacency in ("replace-one", "add-remove-one")
+    for grouped in (False, True)
+    for missing in ("center", "count")
+    if (adjacency, grouped, missing) != ("replace-one", False, "center")
+]
+
+
+@pytest.mark.parametrize(("adjacency", "grouped", "missing"), COUNTED)
+@pytest.mark.parametrize("bound", list(BOUNDS))
+def test_no_neighbours_differ_by_more_than_was_verified(
+    tmp_path: Path, bound: str, adjacency: str, grouped: bool, missing: str
+) -> None:
+    by = {"by": {"array": "group", "groups": [3, 7]}} if grouped else {}
+    rng = np.random.default_rng(5)
+    values = rng.normal(285, 30, (RECORDS, FEATURES))
+    labels = rng.choice([3, 7, 8], RECORDS)
+    versions: list[tuple[Values, Values]] = []
+    groups = (3, 7, 8) if grouped else (3,)
+    for record, group in itertools.product(HOSTILE, groups):
+        x, g = values.copy(), labels.copy()
+        x[4], g[4] = record, group
+        versions.append((x, g))
+    if adjacency == "add-remove-one":
+        versions = [(np.delete(values, 4, 0), np.delete(labels, 4)), *versions]
+    _write(tmp_path, *versions[-1])
+    query = {"name": "mean", **by}
+    unit = {**BOUNDS[bound], "adjacency": adjacency, "missing": missing}
+    runs = []
+    for x, g in versions:
+        _write(tmp_path, x, g)
+        plan = _plan(tmp_path, query, unit)
+        runs.append(_integers(plan))
+    profile = verified_step(recorded_answer(plan.data))
+    mu = profile.mu  # type: ignore[union-attr]
+    pairs = (
+        [(0, other) for other in range(1, len(runs))]
+        if adjacency == "add-remove-one"
+        else list(itertools.combinations(range(len(runs)), 2))
+    )
+    worst = max(_distance(plan, runs[one], runs[two]) for one, two in pairs)
+    assert worst <= mu
+    if bound == "ranges":
+        assert worst > 0.98 * mu  # the bound is attained, so half the noise would be noticed

