@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dpdask.execution import tasks
+from dpdask.execution import exact_tasks
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.progress import OnProgress, Progress
 from dpdask.planning import (
@@ -82,7 +82,7 @@ def _check_source(executor: Executor, plan: ReleasePlan, on_progress: OnProgress
     whole = tuple(slice(0, n) for n in plan.source.shape)
     regions = list(plan.source.regions(whole, plan.spec.compute.task_size))
     arguments = ((plan.source, region) for region in regions)
-    for done, _ in enumerate(executor.map_unordered(tasks.check_source, arguments), 1):
+    for done, _ in enumerate(executor.map_unordered(exact_tasks.check_source, arguments), 1):
         on_progress(Progress("check source", done, len(regions)))
 
 
@@ -102,10 +102,10 @@ def _clip_factors(
     for records in batches:
         region = _whole_but(plan.source.shape, axis, records)
         parts = [
-            executor.submit(tasks.norms_part, plan.source, part, bound, grid)
+            executor.submit(exact_tasks.norms_part, plan.source, part, bound, grid)
             for part in plan.source.regions(region, plan.spec.compute.task_size)
         ]
-        factors = executor.submit(tasks.clip_part, grid, records, *parts)
+        factors = executor.submit(exact_tasks.clip_part, grid, records, *parts)
         clips.append(ClipFactors(records.start, records.stop, factors))
         waiting.append(factors)
         if len(waiting) >= _WAIT_EVERY * executor.concurrency:
@@ -172,7 +172,7 @@ def _sum_over(
     parts: list[Handle] = []
     shared = (component.query, component.exact_sum, plan.source, region)
     for records, factors in ranges:
-        parts.append(executor.submit(tasks.sum_part, *shared, records, factors))
+        parts.append(executor.submit(exact_tasks.sum_part, *shared, records, factors))
         if len(parts) >= FAN_IN * executor.concurrency:
             parts = [_total(executor, parts)]
             executor.wait(parts)
@@ -182,5 +182,5 @@ def _sum_over(
 def _total(executor: Executor, parts: list[Handle]) -> Handle:
     while len(parts) > 1:
         groups = [parts[start : start + FAN_IN] for start in range(0, len(parts), FAN_IN)]
-        parts = [executor.submit(tasks.add_up, *group) for group in groups]
+        parts = [executor.submit(exact_tasks.add_up, *group) for group in groups]
     return parts[0]

@@ -1,8 +1,6 @@
-"""What runs inside a task: read, bound, add noise, write, return manifest entries.
+"""What runs inside a task after the charge: read, bound, add noise, write, return manifest entries.
 
-Everything here may hold raw values, so nothing here may show one: arguments that carry data print
-redacted, and an exception leaves a task only as one of ours, with a constant text and no trace of
-what it came from.
+The rules of :mod:`dpdask.execution.exact_tasks` hold here too: nothing may show a raw value.
 """
 
 from __future__ import annotations
@@ -12,45 +10,29 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from dpdask.errors import ReleaseError, redact_exceptions
+from dpdask.execution.exact_tasks import Opaque, Sums, redacted
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
 from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.chunk_radii import chunk_radii
-from dpdask.privatizers.clipping import clip_factors, no_norms, record_norms
-from dpdask.privatizers.grid import Grid
-from dpdask.queries import Clip, ExactSum, Query, SummedQuery
+from dpdask.privatizers.clipping import clip_factors, record_norms
+from dpdask.queries import Clip, ExactSum, Query
 from dpdask.queries.base import DATA
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
 from dpdask.types import Array, Floats, Integers
 
 __all__ = [
-    "Opaque",
     "TileJob",
     "Written",
-    "add_up",
     "check_chunks",
-    "check_source",
-    "clip_part",
     "noisy_answer",
-    "norms_part",
-    "sum_part",
     "write_tiles",
 ]
-
-V = TypeVar("V")
-
-Sums = dict[str, Integers]
-"""Exact sums of the parts of an answer, by name."""
-
-SquaredNorms = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
-"""Squared norms of records, in steps of the grid, as exact integers."""
-
 
 _local = threading.local()
 
@@ -63,24 +45,6 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> 
         kept = np.empty(size, np.uint8)
         setattr(_local, name, kept)
     return kept[:size].view(dtype).reshape(shape)
-
-
-class Opaque(Generic[V]):
-    """A value on its way between tasks: its printed form says nothing of it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: V) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "<Opaque>"
-
-    def __sizeof__(self) -> int:
-        return 64 + int(getattr(self.value, "nbytes", 0))
-
-
-_redacted = redact_exceptions(ReleaseError, "a task failed ({kind}); `dpdask resume` tries again")
 
 
 class Written(NamedTuple):
@@ -151,83 +115,7 @@ class TileJob:
         }
 
 
-@_redacted
-def check_source(source: SourceArray, box: Region) -> None:
-    """Decode a region, so that a damaged source is refused before anything is charged."""
-    for piece in source.pieces(box):
-        source.read(piece)
-
-
-@_redacted
-def norms_part(
-    source: SourceArray, box: Region, bound: Clip, grid: Grid
-) -> Opaque[tuple[int, SquaredNorms]]:
-    """Return the squared norms of the parts of records in a region, with the first one's index.
-
-    Args:
-        source: The array to read.
-        box: The region.
-        bound: The clip norm, and the centre that norms are measured from.
-        grid: The grid that values are rounded to.
-    """
-    axis = bound.record_axis
-    records = box[axis]
-    total = no_norms(records.stop - records.start)
-    for piece in source.pieces(box):
-        part = piece[axis]
-        block = bound.center.shifted(source.read(piece), piece)
-        norms = record_norms(block, record_axis=axis, step=grid.step)
-        total[part.start - records.start : part.stop - records.start] += norms
-    return Opaque((records.start, total))
-
-
-@_redacted
-def clip_part(
-    grid: Grid, records: slice, *parts: Opaque[tuple[int, SquaredNorms]]
-) -> Opaque[Floats]:
-    """Return clip factors from all parts of some records' norms."""
-    total = no_norms(records.stop - records.start)
-    for part in parts:
-        start, norms = part.value
-        total[start - records.start : start - records.start + len(norms)] += norms
-    return Opaque(clip_factors(total, grid=grid))
-
-
-@_redacted
-def sum_part(
-    query: SummedQuery,
-    exact_sum: ExactSum,
-    source: SourceArray,
-    answer_box: Region,
-    records: slice,
-    factors: Opaque[Floats] | None,
-) -> Opaque[Sums]:
-    """Return partial sums of all parts of an answer.
-
-    Args:
-        query: The query that is answered.
-        exact_sum: How records are bounded and summed exactly.
-        source: The array to read.
-        answer_box: The region of the answer.
-        records: The records that are summed.
-        factors: Their clip factors, None where a record is clipped as it is read.
-    """
-    values = None if factors is None else factors.value
-    return Opaque(query.partials(source, exact_sum, answer_box, records, values))
-
-
-@_redacted
-def add_up(*parts: Opaque[Sums]) -> Opaque[Sums]:
-    """Add partial sums; they are integers, so their order does not matter."""
-    return Opaque(
-        {
-            name: functools.reduce(np.add, (part.value[name] for part in parts))
-            for name in parts[0].value
-        }
-    )
-
-
-@_redacted
+@redacted
 def write_tiles(
     job: TileJob,
     indices: Sequence[Index],
@@ -439,7 +327,7 @@ def _radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
     return dict(zip(indices, drawn.tolist(), strict=True))
 
 
-@_redacted
+@redacted
 def noisy_answer(job: TileJob, answer: Opaque[Sums]) -> Array:
     """Return a small answer with its noise: differentially private, so the driver may keep it."""
     key = job.key.from_transferable()
@@ -450,7 +338,7 @@ def noisy_answer(job: TileJob, answer: Opaque[Sums]) -> Array:
     return (released + released.T) / 2 if job.query.symmetric else released
 
 
-@_redacted
+@redacted
 def check_chunks(
     staging: Publisher, layout: Layout, chunks: Sequence[tuple[Index, ManifestEntry, bool]]
 ) -> list[str]:

@@ -17,7 +17,7 @@ import pytest
 
 from dpdask import PrivacyBudget
 from dpdask.errors import DpdaskError
-from dpdask.execution import tasks
+from dpdask.execution import exact_tasks, tasks
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
@@ -116,12 +116,12 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
 
     staging = Publisher.of(plan.output, "name")
     job = TileWork(plan, plan.data, Intermediates(), staging).job(ReleaseKey(KEY))
-    sealed = tasks.Opaque(np.array([CANARY]))
+    sealed = exact_tasks.Opaque(np.array([CANARY]))
     task = Task("tile", tasks.write_tiles, job, [(0, 0)], 0, sealed, sealed)
     graph = {
         "tile": task,
         "norms": Task(
-            "norms", tasks.clip_part, plan.data.privatizer.clip_grid, slice(0, 1), sealed
+            "norms", exact_tasks.clip_part, plan.data.privatizer.clip_grid, slice(0, 1), sealed
         ),
     }
     for printed in (
