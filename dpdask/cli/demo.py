@@ -19,7 +19,7 @@ _SPEC = """\
 # and noised tile by tile.
 source: {{url: {folder}/readings.zarr, array: readings}}
 output: {{url: {folder}/released.zarr, array: readings}}
-privacy_unit: {{adjacency: replace-one, record_dim: 0, l2_clip_norm: 14.0}}
+privacy_unit: {{adjacency: replace-one, record_dim: 0, l2_clip_norm: 14.0, missing: center}}
 query: mean
 privacy: {{epsilon: 1.0, delta: 1.0e-6}}
 mechanism: analytic-gaussian

@@ -48,6 +48,8 @@ def build_query(
     shape: Shape,
     composition: StackSection,
     dimension_names: tuple[str, ...] | None = None,
+    *,
+    counts_beside: bool = True,
 ) -> Query:
     """Return the query of a spec, with what one privacy unit can change of its answer.
 
@@ -57,6 +59,7 @@ def build_query(
         shape: The shape of the source.
         composition: The section ``composition``.
         dimension_names: The names of the source's dimensions, None where it has none.
+        counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
 
     Raises:
         InvalidSensitivity: If what one privacy unit can change is not bounded.
@@ -74,6 +77,7 @@ def build_query(
         shape=shape,
         composition=composition,
         dimension_names=dimension_names,
+        counts_beside=counts_beside,
     )
     return builder(section, inputs)
 

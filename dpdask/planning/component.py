@@ -102,12 +102,12 @@ def _joint_component(
 
     Guarantee: the verified mu of all parts together is at most the calibrated one.
     """
-    mu = known_mu(calibrated.quantities.get("mu"))
     if not isinstance(calibrated.noise, IidNoise):
         raise InvalidMechanism(
             f"query {query.name} releases counts beside its sums, which take i.i.d. Gaussian"
             " noise; use mechanism: analytic-gaussian"
         )
+    mu = known_mu(calibrated.quantities.get("mu"))
     sigma = calibrated.noise.sigma
     while True:
         noise = IidNoise(query.answer_shape, sigma)

@@ -128,7 +128,12 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
 def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
     """Build the query, and check that it has an answer on this source."""
     query = build_query(
-        spec.query, spec.privacy_unit, source.shape, spec.composition, source.dimension_names
+        spec.query,
+        spec.privacy_unit,
+        source.shape,
+        spec.composition,
+        source.dimension_names,
+        counts_beside=spec.mechanism.counts_beside,
     )
     check_records(query)
     check_missing(spec, source, query)

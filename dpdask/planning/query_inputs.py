@@ -24,12 +24,14 @@ class QueryInputs:
         shape: The shape of the source.
         composition: The steps of a finished stack.
         dimension_names: The names of the source's dimensions, None where it has none.
+        counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
     """
 
     privacy_unit: PrivacyUnitSection
     shape: Shape
     composition: StackSection
     dimension_names: tuple[str, ...] | None = None
+    counts_beside: bool = True
 
     def record_axis(self) -> int | None:
         """Return the axis of ``privacy_unit.record_dim``, None where the spec names none."""

@@ -77,12 +77,20 @@ def _sum_over_records(inputs: QueryInputs, groups: Groups | None, *, mean: bool)
 def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean: bool) -> Counting:
     """Return what has to be counted: present entries if asked for, else private numbers of records
     where the result depends on them.
+
+    A sum of entries in ranges can do without: around 0 it costs more noise, but none for records
+    of one entry, and any mechanism may add it.
     """
     unit = inputs.privacy_unit
     if unit.missing == "count":
         return Counting.ENTRIES
     private = grouped or unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    return Counting.RECORDS if private and (mean or not bound.center.zero) else Counting.NONE
+    if not private or (bound.center.zero and not mean):
+        return Counting.NONE
+    if mean or grouped or isinstance(bound, Clip):
+        return Counting.RECORDS
+    one_entry = math.prod(inputs.shape) == inputs.shape[bound.record_axis or 0]
+    return Counting.NONE if one_entry or not inputs.counts_beside else Counting.RECORDS
 
 
 def _counted(

@@ -257,6 +257,12 @@ class ReleaseCard(_Facts):
         default=None, description="null only while a release is being written"
     )
 
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out further sums where there are none, so that cards keep their bytes."""
+        document: Json = handler(self)
+        return {name: value for name, value in document.items() if value or name != "parts"}
+
 
 def json_schema() -> Json:
     """Return the JSON schema of a release card."""
@@ -287,8 +293,8 @@ def array_attributes(card: ReleaseCard) -> Json:
         "dp:verified_epsilon": guarantee.verified.epsilon_at_delta,
         "dp:certified": int(guarantee.certified),
         "dp:adjacency": card.privacy_unit.adjacency,
-        "dp:query": card.query["name"],
-        "dp:mechanism": card.mechanism["name"],
+        "dp:query": card.query.get("name"),
+        "dp:mechanism": card.mechanism.get("name"),
         "dp:dataset": card.composition.dataset,
     }
     if card.released.noise_std is not None:
@@ -312,11 +318,8 @@ def card_text(card: ReleaseCard) -> str:
 
 
 def card_document(card: ReleaseCard) -> Json:
-    """Return a card as JSON; what only some releases have is left out where it is empty."""
-    document = card.model_dump(mode="json")
-    if not card.parts:
-        del document["parts"]
-    return document
+    """Return a card as JSON."""
+    return card.model_dump(mode="json")
 
 
 def card_from_attributes(attributes: Json) -> ReleaseCard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -33,7 +33,13 @@ __all__ = [
 
 
 class MechanismSection(NamedSection):
-    """The base of every section under ``mechanism``."""
+    """The base of every section under ``mechanism``.
+
+    ``counts_beside`` says whether its noise is i.i.d. Gaussian, so that counts can share the budget
+    of a sum.
+    """
+
+    counts_beside: ClassVar[bool] = False
 
 
 MECHANISMS = SectionRegistry("mechanism", MechanismSection)
@@ -67,12 +73,16 @@ Factors = list[FactorSection | Literal["identity"]]
 class ClassicGaussianSection(MechanismSection):
     """``classic-gaussian``: i.i.d. noise by the textbook formula, for epsilon < 1."""
 
+    counts_beside: ClassVar[bool] = True
+
     name: Literal["classic-gaussian"]
 
 
 @MECHANISMS.register
 class AnalyticGaussianSection(MechanismSection):
     """``analytic-gaussian``: the least i.i.d. Gaussian noise."""
+
+    counts_beside: ClassVar[bool] = True
 
     name: Literal["analytic-gaussian"]
 
@@ -188,6 +198,8 @@ class KNormSection(MechanismSection):
 @MECHANISMS.register
 class AutoSection(MechanismSection):
     """``auto``: the certified mechanism with the least released error, by public values alone."""
+
+    counts_beside: ClassVar[bool] = True
 
     name: Literal["auto"]
 

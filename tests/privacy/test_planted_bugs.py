@@ -57,7 +57,10 @@ def subject_of(
         "budget": {"dataset": "audit"},
         "accept_uncertified": sections.get("mechanism") in ("rank-one", "k-norm"),
     }
-    return Subject.of(spec | sections, file)
+    spec |= sections
+    if spec["query"] in ("sum", "mean", "covariance"):
+        spec["privacy_unit"] = {"missing": "center", **spec["privacy_unit"]}
+    return Subject.of(spec, file)
 
 
 def worst(subject: Subject, *, axis: int | None = 0, contributions: int = 1) -> float:

@@ -68,7 +68,7 @@ def test_a_query_of_one_file_is_released_and_verified(
     receipt = release(
         space.spec(
             query={"name": "count-above", "threshold": 0.1},
-            privacy_unit={"record_dim": 0, "adjacency": "add-remove-one"},
+            privacy_unit={"record_dim": 0, "adjacency": "add-remove-one", "missing": "center"},
             privacy={"epsilon": 50.0, "delta": 1e-3},
         )
     )

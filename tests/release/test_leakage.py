@@ -272,7 +272,6 @@ def test_nothing_published_depends_on_a_private_number_of_records(
         },
         {"source": {"window": {"axis": 0, "start": 5, "stop": 99_999_999}}},
         {"query": "identity"},
-        {"query": "mean"},
         {"query": {"name": "histogram", "edges": [[-1, 0, 1]], "columns": [99]}},
         {"publish": {"chunks": [3, 3, 3]}},
     ],

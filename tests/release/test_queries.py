@@ -163,7 +163,7 @@ def test_outliers_keep_their_direction(
 @pytest.mark.parametrize(
     ("query", "unit"),
     [
-        ("sum", {"ranges": [0, 1]}),
+        ("sum", {"ranges": [-1, 1]}),
         ("sum", {"l2_clip_norm": 1.0}),
         ("covariance", {"l2_clip_norm": 1.0}),
     ],
@@ -248,7 +248,7 @@ SENSITIVITIES: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
     ("sum", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 3.0),
     ("sum", {"l2_clip_norm": 3.0, "max_contributions": 5}, {}, 30.0),
     ("sum", {"ranges": [-1, 2]}, {}, 3 * np.sqrt(8)),
-    ("sum", {"ranges": [-1, 2], "adjacency": "add-remove-one"}, {}, 2 * np.sqrt(8)),
+    ("sum", {"ranges": [-2, 2], "adjacency": "add-remove-one"}, {}, 2 * np.sqrt(8)),
     ("mean", {"l2_clip_norm": 3.0}, {}, 6.0),
     ("covariance", {"l2_clip_norm": 3.0}, {}, 9 * np.sqrt(2)),
     ("covariance", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 9.0),
@@ -357,9 +357,10 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         {
             "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1, "adjacency": "add-remove-one"},
             "query": "mean",
+            "mechanism": "rank-one",
         },
-        InvalidSensitivity,
-        "sum",
+        InvalidMechanism,
+        "analytic-gaussian",
     ),
     (
         {"privacy_unit": {"record_dim": 0, "ranges": [0, 1]}, "query": "covariance"},

@@ -73,6 +73,7 @@ def build_count_above(section: CountAboveSection, inputs: QueryInputs) -> CountA
             shape=inputs.shape,
             composition=inputs.composition,
             dimension_names=inputs.dimension_names,
+            counts_beside=False,  # its answer is the counts themselves
         ),
     )
     return CountAbove(

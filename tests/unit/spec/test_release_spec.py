@@ -174,7 +174,12 @@ def test_a_dimension_is_named_as_the_source_names_it(tmp_path: Path, zarr_format
 
 def test_a_release_by_the_name_of_a_dimension_is_published_and_verified(tmp_path: Path) -> None:
     spec = source_with_names(tmp_path)
-    unit = {"record_dim": "person", "l2_clip_norm": 2.0, "adjacency": "add-remove-one"}
+    unit = {
+        "record_dim": "person",
+        "l2_clip_norm": 2.0,
+        "adjacency": "add-remove-one",
+        "missing": "center",
+    }
     release({**spec, "query": "sum", "privacy_unit": unit})
     card = verify_release(
         str(tmp_path / "out.zarr"), ledger=Ledger(f"sqlite:///{tmp_path}/ledger.db")

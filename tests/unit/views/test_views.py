@@ -107,7 +107,12 @@ def plan_of(value: float, folder: Path) -> dict[str, Any]:
     spec = {
         "source": {"url": str(folder / "in.zarr")},
         "output": {"url": str(folder / "out.zarr"), "array": "data"},
-        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": "add-remove-one"},
+        "privacy_unit": {
+            "record_dim": 0,
+            "l2_clip_norm": 1.0,
+            "adjacency": "add-remove-one",
+            "missing": "center",
+        },
         "query": "sum",
         "privacy": {"epsilon": 1.0, "delta": 1e-6},
         "mechanism": "analytic-gaussian",
