@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dpdask.errors import InvalidSpec
+from dpdask.errors import InvalidSpec, StoreError
 from dpdask.planning import query_builders as builders
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.planning.sum_builders import build_mean, build_sum
@@ -64,6 +64,7 @@ def build_query(
     Raises:
         InvalidSensitivity: If what one privacy unit can change is not bounded.
         InvalidSpec: If the sections do not go together.
+        StoreError: If records have no entries.
     """
     if not section.takes_steps:
         _refuse_steps(composition)
@@ -79,7 +80,19 @@ def build_query(
         dimension_names=dimension_names,
         counts_beside=counts_beside,
     )
+    _refuse_empty_records(inputs)
     return builder(section, inputs)
+
+
+def _refuse_empty_records(inputs: QueryInputs) -> None:
+    """Refuse records without a single entry; whether there may be no records depends on more."""
+    record_axis = inputs.record_axis()
+    for axis, length in enumerate(inputs.shape):
+        if length == 0 and axis != record_axis:
+            raise StoreError(
+                f"the source has no entries along axis {axis}, so that no record has a value;"
+                " choose another array, or wait until this one is filled"
+            )
 
 
 def _refuse_steps(composition: StackSection) -> None:

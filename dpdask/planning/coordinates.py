@@ -85,7 +85,7 @@ def _check_records(
         if own in schema.dimensions:
             raise StoreError(
                 f"publish.coordinates: {name!r} lies along the record dimension {own!r}, which"
-                f" query {query.name} sums over; drop it from the list"
+                f" query {spec.query.name} sums over; drop it from the list"
             )
         return
     along = _along_records(schema.dimensions, {own, _released_record_name(query, layout)})

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainValidator
 
 __all__ = [
+    "ArrayName",
     "Attributes",
     "ByteCount",
     "Dimension",
@@ -38,6 +39,22 @@ Number = Annotated[float, BeforeValidator(_refuse_bool)]
 Whole = Annotated[int, BeforeValidator(_refuse_bool)]
 Positive = Annotated[Whole, Field(ge=1)]
 Vector = list[Number]
+
+
+_ARRAY_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
+
+
+def _check_array_name(value: object) -> object:
+    if isinstance(value, str) and not re.match(_ARRAY_NAME, value):
+        raise ValueError(
+            f"{value!r} is not a valid name; use letters of the English alphabet, digits, _ and -,"
+            " at most 100 and no _ or - at the beginning"
+        )
+    return value
+
+
+ArrayName = Annotated[str, Field(pattern=_ARRAY_NAME), BeforeValidator(_check_array_name)]
+"""The name of a released array, which every reader of Zarr and NetCDF takes."""
 
 
 def _check_rectangular(value: object) -> object:

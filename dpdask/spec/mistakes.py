@@ -8,9 +8,12 @@ import typing
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from dpdask.spec.fields import Section
 from dpdask.spec.registry import UNKNOWN_NAME, SectionRegistry
 
 __all__ = ["describe_mistake"]
+
+_PLAIN_TYPES = {"int", "float", "str", "bool"}
 
 
 def describe_mistake(error: ValidationError, model: type[BaseModel], content: object) -> str:
@@ -29,9 +32,9 @@ def describe_mistake(error: ValidationError, model: type[BaseModel], content: ob
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     unknown_keys = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     problem = (unknown_keys or problems)[0]
-    place = [str(part) for part in problem["loc"] if "[" not in str(part)]
+    place = _keys(problem["loc"])
     key = ".".join(place) or "spec"
-    others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    others = _others(place, [_keys(each["loc"]) for each in problems])
     if problem["type"] == "extra_forbidden":
         hint = _suggest_key(place[-1], _known_keys(place[:-1], model, content))
         return f"{key} is not a valid key of the spec; {hint}{others}"
@@ -41,6 +44,24 @@ def describe_mistake(error: ValidationError, model: type[BaseModel], content: ob
         return f"{key}.name is {problem['msg']}{others}"
     message = problem["msg"].removeprefix("Value error, ")
     return f"{key}: {message[0].lower()}{message[1:]}{others}"
+
+
+def _keys(location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys of a place, without the names of alternatives that pydantic tried there."""
+    alternatives = _PLAIN_TYPES | _names_of_sections(Section)
+    parts = [str(part) for part in location]
+    return [part for part in parts if "[" not in part and part not in alternatives]
+
+
+def _names_of_sections(base: type[BaseModel]) -> set[str]:
+    nested = [_names_of_sections(section) for section in base.__subclasses__()]
+    return {base.__name__}.union(*nested)
+
+
+def _others(place: list[str], places: list[list[str]]) -> str:
+    """Return how many further places are wrong; a part of this place is not another one."""
+    others = {tuple(each) for each in places if each != place[: len(each)]}
+    return f" (and {len(others)} more)" if others else ""
 
 
 def _suggest_key(key: str, known: list[str]) -> str:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from dpdask.privacy import Adjacency
 from dpdask.spec.calibration import CompositionSection, PrivacySection
 from dpdask.spec.fields import (
+    ArrayName,
     Attributes,
     ByteCount,
     Dimension,
@@ -82,7 +83,7 @@ class OutputSection(Section):
     """``output``: a new group with the released array in it."""
 
     url: Annotated[Url, Field(min_length=1)]
-    array: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] = "data"
+    array: ArrayName = "data"
     options: StorageOptions
 
 
