@@ -112,6 +112,11 @@ def check_output(layout: Layout, data: Component) -> None:
                 " noise.output_dtype: float64"
             )
         return
+    if data.parts or not _starts_at_zero(data.query):
+        raise InvalidSpec(
+            f"noise.output_dtype: {dtype} holds steps of a grid, and this result is computed from"
+            " them with a centre or counts; use float64"
+        )
     if data.privatizer.step is None:
         raise InvalidSpec(
             f"noise.output_dtype: {dtype} needs one grid for all entries, which this noise does"
@@ -128,6 +133,14 @@ def check_output(layout: Layout, data: Component) -> None:
             f"noise.output_dtype: {dtype} cannot hold {limit:.3g} grid steps; use int64, float64"
             " or a smaller noise.steps_per_sigma"
         )
+
+
+def _starts_at_zero(query: Query) -> bool:
+    """Return whether nothing is added to the noisy answer."""
+    return (
+        not query.arrays_beside
+        and query.offset(tuple(slice(0, 1) for _ in query.source_shape)) is None
+    )
 
 
 def check_memory(plan: ReleasePlan) -> None:

@@ -9,7 +9,7 @@ import platform
 
 from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
 from dpdask.planning.plan import Component
-from dpdask.spec.release import ReleaseSpec
+from dpdask.spec.release import CenterSection, ReleaseSpec
 from dpdask.storage import Layout
 from dpdask.types import Json
 
@@ -46,6 +46,7 @@ def fingerprint(
         "noise": _digest(data.noise.to_dict()),
         **_applied(data),
         **_parts(data),
+        **_center(spec, data),
         "directions": None if directions is None else directions.privatizer.to_dict(),
         "dpdask": importlib.metadata.version("dpdask"),
     }
@@ -81,6 +82,13 @@ def _parts(component: Component) -> Json:
             part.name: [part.noise.to_dict(), part.privatizer.to_dict()] for part in component.parts
         }
     }
+
+
+def _center(spec: ReleaseSpec, component: Component) -> Json:
+    """Return a digest of a centre that the spec names but does not hold."""
+    if not isinstance(spec.privacy_unit.center, CenterSection):
+        return {}
+    return {"center": component.query.bound_to_dict(component.discretized)["center"]}
 
 
 def _applied(component: Component) -> Json:

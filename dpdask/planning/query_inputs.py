@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_sensitivity import feature_axis, range_pairs
 from dpdask.planning.naming import axis_of
+from dpdask.planning.public_center import read_center
 from dpdask.queries import ORIGIN, Center, Clip, Ranges
-from dpdask.spec.release import PrivacyUnitSection, StackSection
+from dpdask.spec.release import CenterSection, PrivacyUnitSection, StackSection
 from dpdask.types import Shape
 
 __all__ = ["QueryInputs"]
@@ -53,7 +54,8 @@ class QueryInputs:
         return self._ranges(unit.ranges or [])
 
     def _clip(self, norm: float) -> Clip:
-        if self.privacy_unit.feature_dim is not None:
+        one_per_feature = isinstance(self.privacy_unit.center, list)
+        if self.privacy_unit.feature_dim is not None and not one_per_feature:
             raise InvalidSensitivity(
                 "privacy_unit.feature_dim goes with ranges; drop it, or give ranges instead of"
                 " l2_clip_norm"
@@ -71,14 +73,14 @@ class QueryInputs:
         return Clip(norm=norm, record_axis=record_axis, center=self._center_of_clip(record_axis))
 
     def _center_of_clip(self, record_axis: int) -> Center:
-        """Return the centre of a clip norm: the origin, a number, or one number per feature."""
+        """Return the centre of a clip norm: the origin, a number, one per feature, an array."""
         center = self.privacy_unit.center
         if center is None:
             return ORIGIN
+        if isinstance(center, CenterSection):
+            return read_center(center, shape=self.shape, record_axis=record_axis)
         numbers = tuple(center) if isinstance(center, list) else (center,)
-        axis = feature_axis(
-            self.shape, record_axis, count=len(numbers), key="privacy_unit.feature_dim"
-        )
+        axis = self._feature_axis(record_axis, len(numbers))
         self._check_center(numbers, axis)
         return Center.per_feature(numbers, axis=axis, order=len(self.shape))
 
@@ -97,6 +99,11 @@ class QueryInputs:
         if center is None:
             middles = tuple(low + (high - low) / 2 for low, high in pairs)
             return Center.per_feature(middles, axis=axis, order=order)
+        if isinstance(center, CenterSection):
+            raise InvalidSensitivity(
+                "privacy_unit.center: an array goes with l2_clip_norm; for ranges give one number,"
+                " or one per range"
+            )
         numbers = tuple(center) if isinstance(center, list) else (center,) * len(pairs)
         if len(numbers) != len(pairs):
             raise InvalidSensitivity(

@@ -87,6 +87,22 @@ class OutputSection(Section):
     options: StorageOptions
 
 
+class CenterSection(Section):
+    """A ``center`` that is an array of one record's shape: an earlier release.
+
+    Args:
+        url: The group that holds it.
+        array: Its path in the group.
+        public: Whether it is public although it is not a release of dpdask; refused otherwise.
+        options: Options of the storage.
+    """
+
+    url: Annotated[Url, Field(min_length=1)]
+    array: Annotated[str, Field(min_length=1)]
+    public: bool = False
+    options: StorageOptions
+
+
 class PrivacyUnitSection(Section):
     """``privacy_unit``: whom the release protects, and the bound on what one of them can change.
 
@@ -97,8 +113,8 @@ class PrivacyUnitSection(Section):
         ranges: Public ranges to which entries are clamped: one for all, or one per feature.
         feature_dim: The dimension along which the ranges lie, by name or index.
         max_contributions: How many records one privacy unit has at most.
-        center: The public point that records are measured from: a number, or one per feature.
-            The middle of ranges, or 0, where left out.
+        center: The public point that records are measured from: a number, one per feature, or an
+            array of one record's shape. The middle of ranges, or 0, where left out.
         missing: What a missing entry (NaN) does: it counts as the ``center``, or present entries
             are counted and the ``count`` is released, too.
         expected_distance: How far a mean is expected from the centre, a public guess by which the
@@ -111,7 +127,7 @@ class PrivacyUnitSection(Section):
     ranges: Ranges | None = None
     feature_dim: Dimension | None = None
     max_contributions: Positive = 1
-    center: Number | Vector | None = None
+    center: Number | Vector | CenterSection | None = None
     missing: Literal["center", "count"] | None = None
     expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
 
