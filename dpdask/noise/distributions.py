@@ -81,6 +81,15 @@ class Noise(abc.ABC):
         return math.sqrt(self.expected_squared_loss / self.entries)
 
     @property
+    def symmetrised_std(self) -> float:
+        """The root mean square of an entry of (Z + Z')/2, Z the noise of a square matrix.
+
+        Entries of equal variance without correlation keep half of it off the diagonal.
+        """
+        rows = self.tensor_shape[0]
+        return self.entry_std * math.sqrt((rows + 1) / (2 * rows))
+
+    @property
     def kurtosis(self) -> float:
         """E[L^4] / E[L^2]^2."""
         _, second, _, fourth = self.loss_moments()
@@ -211,6 +220,16 @@ class KroneckerNoise(Noise):
     def expected_squared_loss(self) -> float:
         """The product of tr(U_k U_k')."""
         return math.prod(factor.power_sum(2) for factor in self.factors)
+
+    @property
+    def symmetrised_std(self) -> float:
+        """sqrt((tr S1 tr S2 + tr(S1 S2)) / 2) / d, S = U U' of either mode of length d.
+
+        The variance of entry (i, j) is (S1_ii S2_jj + S1_jj S2_ii + 2 S1_ij S2_ij) / 4.
+        """
+        first, second = self.factors
+        common = first.common_power(second)
+        return math.sqrt((self.expected_squared_loss + common) / 2) / first.size
 
     def loss_moments(self) -> tuple[float, float, float, float]:
         """From the cumulants 2^(t-1) (t-1)! tr(Xi^t) of a Gaussian quadratic form."""

@@ -9,8 +9,9 @@ from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Calibration
 from dpdask.noise import IidNoise, KroneckerNoise
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
-from dpdask.planning.build_query import build_query
+from dpdask.planning.moment_builders import second_moment
 from dpdask.planning.plan import Component, Part, ReleasePlan
+from dpdask.planning.query_inputs import QueryInputs
 from dpdask.planning.tiling import Tiling
 from dpdask.planning.verified import exceeds_calibration, recorded_answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget
@@ -21,7 +22,6 @@ from dpdask.queries import Clip, ExactSum, Query, SidePart
 from dpdask.sensitivity import L2Ball
 from dpdask.spec import CompositionSection, MechanismSection
 from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
-from dpdask.spec.query import CovarianceSection
 from dpdask.spec.release import ReleaseSpec, StackSection
 from dpdask.types import Shape
 
@@ -192,17 +192,18 @@ def directions_component(
             f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}"
         )
     privacy_unit = spec.privacy_unit.model_copy(update={"record_dim": bound.record_axis})
-    covariance = build_query(
-        CovarianceSection(name="covariance"), privacy_unit, query.source_shape, StackSection()
+    inputs = QueryInputs(
+        privacy_unit=privacy_unit, shape=query.source_shape, composition=StackSection()
     )
+    moments = second_moment(inputs, bound)
     return make_component(
         "directions",
         spec.model_copy(update={"noise": type(spec.noise)()}),
-        covariance,
+        moments,
         AnalyticGaussianSection(name="analytic-gaussian"),
         share_of(budget, estimated.share),
         CompositionSection(),
-        covariance.answer_shape,
+        moments.answer_shape,
     )
 
 

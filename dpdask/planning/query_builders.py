@@ -15,21 +15,18 @@ from dpdask.planning.build_sensitivity import (
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip
-from dpdask.queries.covariance import Covariance
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.precomputed import Precomputed
 from dpdask.sensitivity import L1Ball, L2Ball, Origin, SensitivitySet
 from dpdask.spec.query import (
     Bins,
-    CovarianceSection,
     HistogramSection,
     IdentitySection,
     PrecomputedSection,
 )
 
 __all__ = [
-    "build_covariance",
     "build_histogram",
     "build_identity",
     "build_precomputed",
@@ -72,38 +69,6 @@ def build_identity(section: IdentitySection, inputs: QueryInputs) -> Identity:
         bound=bound,
         norm_bound=norm_bound,
         max_contributions=unit.max_contributions,
-    )
-
-
-def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> Covariance:
-    """Return X'X of clipped records, divided by their number where that is public."""
-    axis, bound = inputs.record_axis(), inputs.bound()
-    unit, shape = inputs.privacy_unit, inputs.shape
-    if len(shape) != 2 or axis is None:
-        raise InvalidSensitivity(
-            "a covariance needs a matrix of records and features, and privacy_unit.record_dim; the"
-            f" source has {len(shape)} axes"
-        )
-    if not isinstance(bound, Clip):
-        raise InvalidSensitivity(
-            "a covariance is bounded by privacy_unit.l2_clip_norm; give that instead of ranges"
-        )
-    private_count = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    records, features = shape[axis], shape[1 - axis]
-    reach = 1.0 if private_count else math.sqrt(2)
-    return Covariance(
-        source_shape=shape,
-        answer_shape=(features, features),
-        sensitivity=L2Ball(
-            l2=reach * bound.norm**2 * unit.max_contributions * ROUND_UP,
-            adjacency=unit.adjacency,
-            origin=Origin.CLIPPED,
-        ),
-        bound=bound,
-        norm_bound=None if private_count else records * bound.norm**2 * ROUND_UP,
-        max_contributions=unit.max_contributions,
-        divisor=1 if private_count else records,
-        record_axis=axis,
     )
 
 

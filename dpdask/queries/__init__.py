@@ -3,12 +3,12 @@
 from dpdask.queries.base import BesideArray, Query, RecordSumQuery, SidePart, SummedQuery
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.queries.counted import CountedMean, CountedSum
-from dpdask.queries.covariance import Covariance
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.precomputed import Precomputed
 from dpdask.queries.records import Clip, Ranges
+from dpdask.queries.second_moment import SecondMoment
 from dpdask.queries.sums import Mean, Sum
 from dpdask.queries.verification import (
     QueryRules,
@@ -27,7 +27,6 @@ __all__ = [
     "Clip",
     "CountedMean",
     "CountedSum",
-    "Covariance",
     "ExactSum",
     "Histogram",
     "Identity",
@@ -39,6 +38,7 @@ __all__ = [
     "RecordSumQuery",
     "RecordedAnswer",
     "RecordedPart",
+    "SecondMoment",
     "SidePart",
     "Sum",
     "SummedQuery",

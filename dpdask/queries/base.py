@@ -169,9 +169,7 @@ class Query(abc.ABC):
 
         It is divided as the answer is, and smaller off a symmetrised diagonal.
         """
-        rows = self.answer_shape[0]
-        shrink = math.sqrt((rows + 1) / (2 * rows)) if self.symmetric else 1.0
-        return noise.entry_std / self.divisor * shrink
+        return (noise.symmetrised_std if self.symmetric else noise.entry_std) / self.divisor
 
     def to_dict(self) -> Json:
         """Return the query as it is recorded on the release card; nothing of the data."""

@@ -131,9 +131,9 @@ class SumBounds:
 
         As many as leave squares and products exact in doubles, a thousand of them added.
         """
-        if self.ranges is not None:
-            return 50
-        return 25 if self.power == 1 else 21
+        if self.power == 2:
+            return 21
+        return 25 if self.ranges is None else 50
 
     def record_bits(self, bits: int) -> int:
         """Return how many bits a sum of ``bits`` bits leaves for one record."""

@@ -170,8 +170,8 @@ class QueryRules(abc.ABC):
 
     def noise_share(self, answer: RecordedAnswer) -> float:
         """Return the noise of a released entry, relative to that of the answer."""
-        rows = answer.shape[0]
-        return math.sqrt((rows + 1) / (2 * rows)) if self.symmetric else 1.0
+        noise = answer.noise
+        return noise.symmetrised_std / noise.entry_std if self.symmetric else 1.0
 
 
 _RULES: dict[str, QueryRules] = {}

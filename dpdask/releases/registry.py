@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpdask.queries import query_rules
 from dpdask.releases.card import ReleaseCard
 from dpdask.types import Json
 
@@ -80,7 +81,7 @@ def _model(card: ReleaseCard) -> Json:
 
 def _accounting(card: ReleaseCard) -> Json:
     composition = card.composition
-    symmetrised = card.query["name"] == "covariance"
+    symmetrised = query_rules(card.query["name"]).symmetric
     return {
         "composition": (
             f"dataset {composition.dataset}: epsilon {composition.cumulative_epsilon:.6g} of"

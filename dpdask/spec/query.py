@@ -12,7 +12,6 @@ from dpdask.spec.registry import NamedSection, SectionRegistry
 __all__ = [
     "QUERIES",
     "Bins",
-    "CovarianceSection",
     "GroupBySection",
     "HistogramSection",
     "IdentitySection",
@@ -20,6 +19,7 @@ __all__ = [
     "PrecomputedSection",
     "Query",
     "QuerySection",
+    "SecondMomentSection",
     "SumSection",
 ]
 
@@ -79,10 +79,10 @@ class MeanSection(QuerySection):
 
 
 @QUERIES.register
-class CovarianceSection(QuerySection):
-    """``covariance``: X'X / n of clipped records (X'X under add-remove-one)."""
+class SecondMomentSection(QuerySection):
+    """``second-moment``: X'X / n of bounded records (X'X under add-remove-one)."""
 
-    name: Literal["covariance"]
+    name: Literal["second-moment"]
 
 
 class Bins(Section):
