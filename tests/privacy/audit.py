@@ -48,7 +48,7 @@ from dpdask.privatizers.blocks import drawn_integers
 from dpdask.privatizers.iid import IidPrivatizer
 from dpdask.privatizers.kronecker import KroneckerPrivatizer
 from dpdask.privatizers.spherical import SphericalPrivatizer
-from dpdask.queries import Covariance
+from dpdask.queries import SecondMoment
 from dpdask.spec import parse_release_spec
 from dpdask.storage import Publisher, open_storage
 
@@ -136,7 +136,7 @@ def calibrated_noise(plan: ReleasePlan) -> Any:
     ).noise
 
 
-class _PlainCovariance(Covariance):
+class _PlainSecondMoment(SecondMoment):
     """X'X as the noise meets it, before both halves are averaged."""
 
     symmetric = False
@@ -145,8 +145,8 @@ class _PlainCovariance(Covariance):
 def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Component]:
     """The same release with nothing after the noise: float64, undivided, not symmetrised."""
     query = component.query
-    if isinstance(query, Covariance):
-        query = _PlainCovariance(
+    if isinstance(query, SecondMoment):
+        query = _PlainSecondMoment(
             **{field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
         )
     component = dataclasses.replace(

@@ -206,7 +206,7 @@ LEAST_PAIRS = {  # of one seed; two of them make more than 60,000
     "identity": 12_000,
     "sum": 3_000,
     "mean": 12_000,
-    "covariance": 2_500,
+    "second-moment": 2_500,
     "histogram": 2_500,
     "declared": 1_500,
     "steps": 400,

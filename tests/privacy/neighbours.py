@@ -188,7 +188,7 @@ def _answer_axes(component: Component, record_axis: int | None) -> list[int] | N
     """The axes of the noise along which one record lies."""
     query = component.query
     order = len(query.answer_shape)
-    if query.name == "covariance":
+    if query.symmetric:
         return [1]
     if query.summed:
         return None if len(query.source_shape) == 1 else list(range(order))

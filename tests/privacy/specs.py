@@ -25,7 +25,7 @@ MECHANISMS = {  # what each kind of query can be asked for; a stack of steps tak
     "identity": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "sum": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "mean": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
-    "covariance": (*IID, *COLOURED, *SPHERICAL, "auto"),
+    "second-moment": (*IID, *COLOURED, *SPHERICAL, "auto"),
     "histogram": (*IID, *COLOURED, *SPHERICAL, "laplace", "auto"),
     "declared": (*IID, *COLOURED, *SPHERICAL, "auto"),
     "steps": ("analytic-gaussian", "classic-gaussian", "auto"),
@@ -200,7 +200,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     order = int(rng.integers(1, 5)) if kind in ("identity", "sum", "mean", "declared") else 2
     if kind == "histogram":
         order = int(rng.integers(1, 3))
-    if mechanism == "mvg" and kind != "covariance":
+    if mechanism == "mvg" and kind != "second-moment":
         order = max(order, 3 if kind in ("sum", "mean") else 2)
     longest = {1: 24, 2: 9, 3: 5, 4: 4}[order]
     shape = tuple(int(rng.integers(2, longest + 1)) for _ in range(order))
@@ -209,7 +209,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     dtype = str(rng.choice(DTYPES, p=[0.3, 0.14, *[0.56 / 12] * 12]))
     unit: dict[str, Any] = {}
     contributions = int(rng.choice([1, 1, 1, 2, 3]))
-    private = kind in ("sum", "covariance", "histogram") and rng.random() < 0.4
+    private = kind in ("sum", "second-moment", "histogram") and rng.random() < 0.4
     axis: int | None = None
     scale = _log_uniform(rng, 1e-2, 1e3) if rng.random() < 0.9 else _log_uniform(rng, 1e-30, 1e30)
     if kind == "declared" and np.dtype(dtype).kind != "f":
@@ -246,10 +246,14 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         assert axis is not None
         answer_shape = tuple(n for i, n in enumerate(shape) if i != axis) or (1,)
         feature_axis -= feature_axis > axis and order > 1
-    elif kind == "covariance":
+    elif kind == "second-moment":
         assert axis is not None
-        unit["l2_clip_norm"] = scale
         answer_shape = (shape[1 - axis],) * 2
+        if rng.random() < 0.4:
+            many = shape[1 - axis] if rng.random() < 0.6 else 1
+            unit |= {"ranges": _ranges(rng, many, scale), "feature_dim": 1 - axis}
+        else:
+            unit["l2_clip_norm"] = scale
     elif kind == "histogram":
         available = 1 if order == 1 else shape[1 - (axis or 0)]
         columns = [
@@ -313,14 +317,14 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     if rng.random() < 0.5:
         choices = (
             ["float32", "float64"]
-            if coloured or kind == "covariance"
+            if coloured or kind == "second-moment"
             else ["float32", "float64", "int32", "int64"]
         )
         noise["output_dtype"] = str(rng.choice(choices))
     if rng.random() < 0.25:
         noise["steps_per_sigma"] = 2 ** int(rng.integers(10 if mechanism in IID else 14, 24))
     publish: dict[str, Any] = {}
-    if kind == "covariance":
+    if kind == "second-moment":
         publish["chunks"] = [int(rng.integers(-(-answer_shape[0] // 3), answer_shape[0] + 1))] * 2
     elif rng.random() < 0.5:
         publish["chunks"] = list(_chunks(rng, answer_shape))

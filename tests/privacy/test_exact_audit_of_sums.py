@@ -8,7 +8,7 @@ import pytest
 
 from tests.privacy.campaign import check_query
 
-QUERIES = ("sum", "mean", "covariance", "histogram")
+QUERIES = ("sum", "mean", "second-moment", "histogram")
 
 
 @pytest.mark.slow

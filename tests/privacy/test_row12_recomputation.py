@@ -46,8 +46,19 @@ RELEASES: dict[str, dict[str, Any]] = {
         "mechanism": "directional",
     },
     "mean": {"query": "mean"},
-    "covariance": {"query": "covariance"},
-    "covariance, mgm": {"query": "covariance", "mechanism": "mgm"},
+    "second-moment": {"query": "second-moment"},
+    "second-moment, mgm": {"query": "second-moment", "mechanism": "mgm"},
+    "second-moment, ranges": {
+        "query": "second-moment",
+        "privacy_unit": {"record_dim": 0, "ranges": [[-1, 1]] * 4 + [[0, 3]] * 4},
+    },
+    "second-moment, dense": {
+        "query": "second-moment",
+        "mechanism": {
+            "name": "imgm",
+            "factors": [{"dense": (np.eye(8) * 2 + 0.3).tolist()}] * 2,
+        },
+    },
     "histogram": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0, 0.5, 1]]},
         "privacy_unit": {"record_dim": 0},

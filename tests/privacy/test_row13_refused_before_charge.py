@@ -36,8 +36,8 @@ SUMMED: dict[str, dict[str, Any]] = {
     "sum of clipped records": {"query": "sum"},
     "sum of clamped records": {"query": "sum", "privacy_unit": {"ranges": [-1, 1]}},
     "sum in several tiles, with a pass over norms": {"query": "sum", "publish": {"chunks": [2]}},
-    "covariance": {"query": "covariance"},
-    "covariance in several tiles": {"query": "covariance", "publish": {"chunks": [2, 2]}},
+    "second-moment": {"query": "second-moment"},
+    "second-moment in several tiles": {"query": "second-moment", "publish": {"chunks": [2, 2]}},
     "histogram": {"query": {"name": "histogram", "edges": [[0, 1, 2], [0, 1]]}, "privacy_unit": {}},
     "sum with spherical noise": {"query": "sum", "mechanism": "k-norm", "accept_uncertified": True},
     "sum with Kronecker noise": {
@@ -95,7 +95,7 @@ def test_no_records_release_noise_as_one_record_does(space: Workspace, name: str
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("name", ["sum of clipped records", "covariance in several tiles"])
+@pytest.mark.parametrize("name", ["sum of clipped records", "second-moment in several tiles"])
 def test_without_records_the_answer_is_that_of_records_of_zeros(
     space: Workspace, name: str
 ) -> None:
@@ -114,7 +114,7 @@ EMPTY: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((0, 3), {"query": "identity"}),
     ((0, 3), {"query": "mean"}),
     ((0, 3), {"query": "sum"}),
-    ((0, 3), {"query": "covariance"}),
+    ((0, 3), {"query": "second-moment"}),
     ((0, 3), {"query": {"name": "precomputed", "l2_sensitivity": 1.0}, "privacy_unit": {}}),
     ((4, 0), private({"query": "sum"})),
     ((0, 0), private({"query": "sum"})),

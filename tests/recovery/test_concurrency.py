@@ -551,7 +551,7 @@ def test_a_release_is_aborted_by_its_name_alone(space: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["sum", "covariance", {"name": "histogram", "edges": [[-1, 0, 1]]}]
+    "query", ["sum", "second-moment", {"name": "histogram", "edges": [[-1, 0, 1]]}]
 )
 def test_a_window_of_records_under_add_remove_one_is_refused(space: Workspace, query: Any) -> None:
     """Take one record away and another one moves into the window: the answer changes by two

@@ -205,7 +205,7 @@ def test_a_window_does_not_replace_a_private_coordinate_by_indices(space: Worksp
 
 @pytest.mark.parametrize(
     ("query", "names"),
-    [("sum", ("site",)), ("mean", ("site",)), ("covariance", ("site", "site_2"))],
+    [("sum", ("site",)), ("mean", ("site",)), ("second-moment", ("site", "site_2"))],
 )
 def test_sums_keep_the_names_and_coordinates_that_remain(
     space: Workspace, query: str, names: tuple[str, ...]

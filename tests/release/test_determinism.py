@@ -39,7 +39,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     },
     "sum": {"query": "sum", "publish": {"chunks": [3]}},
     "mean": {"query": "mean", "privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
-    "covariance": {"query": "covariance", "publish": {"chunks": [3, 3]}},
+    "second-moment": {"query": "second-moment", "publish": {"chunks": [3, 3]}},
     "histogram": {
         "query": {"name": "histogram", "edges": [[-1, 0, 1], [-1, 0.2, 1]]},
         "privacy_unit": {"record_dim": 0},

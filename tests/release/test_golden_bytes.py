@@ -85,8 +85,8 @@ CASES: dict[str, dict[str, Any]] = {
         "mechanism": {"name": "udn", "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
     },
     "mean-rank-one": {"query": "mean", "mechanism": "rank-one", **ANY},
-    "covariance": {"query": "covariance"},
-    "covariance-tiles": {"query": "covariance", "publish": {"chunks": [3, 3]}},
+    "second-moment": {"query": "second-moment"},
+    "second-moment-tiles": {"query": "second-moment", "publish": {"chunks": [3, 3]}},
     "histogram": {
         "privacy_unit": {"record_dim": 0},
         "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},

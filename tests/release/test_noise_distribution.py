@@ -211,7 +211,7 @@ def test_k_norm_noise_has_its_radius(space: Workspace) -> None:
     assert np.all(np.abs(radii - law.law.scale * law.entries) < 8 * spread)
 
 
-@pytest.mark.parametrize("query", ["sum", "covariance"])
+@pytest.mark.parametrize("query", ["sum", "second-moment"])
 def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> None:
     space.source(np.zeros((5, 240)), chunks=(5, 64))
     plan = make_plan(
@@ -228,7 +228,7 @@ def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> No
         )
         out[box] = whole[tuple(slice(0, part.stop - part.start) for part in box)]
     z = out / (plan.data.privatizer.noise.entry_std / plan.data.query.divisor)
-    if query == "covariance":
+    if query == "second-moment":
         assert np.array_equal(z, z.T)
         off = z[np.triu_indices(240, 1)] * np.sqrt(2)  # the mean of two
         assert stats.kstest(off, "norm").pvalue > SURE

@@ -88,17 +88,32 @@ def test_mean_divides_by_the_public_number_of_records(space: Workspace) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("chunks", [None, [3, 3]])
-def test_covariance_is_symmetric_and_chunked_both_ways(
+def test_second_moment_is_symmetric_and_chunked_both_ways(
     space: Workspace, axis: int, chunks: list[int] | None
 ) -> None:
     x = people() + 0.5
     space.source(x if axis == 0 else x.T.copy(), chunks=(11, 5) if axis == 0 else (5, 11))
     publish = {} if chunks is None else {"chunks": chunks}
     unit = {"record_dim": axis, "l2_clip_norm": 1.5}
-    receipt = space.release(privacy_unit=unit, query="covariance", privacy=LOUD, publish=publish)
+    receipt = space.release(privacy_unit=unit, query="second-moment", privacy=LOUD, publish=publish)
     bounded = clipped(x, 1.5)
     near(space.values(), bounded.T @ bounded / 60, receipt.card.released.noise_std)
     assert np.array_equal(space.values(), space.values().T)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_second_moment_of_ranges_clamps_entries(space: Workspace, axis: int) -> None:
+    x = people(400, 5) * 4 + 0.5
+    x[3, 2] = np.nan  # counts as the middle of its range
+    space.source(x if axis == 0 else x.T.copy(), chunks=(60, 2) if axis == 0 else (2, 60))
+    ranges = [[-1, 1], [0, 2], [0.25, 0.75], [-3, 1], [-0.5, 0.5]]
+    unit = {"record_dim": axis, "ranges": ranges}
+    publish = {"chunks": [2, 2]}
+    receipt = space.release(privacy_unit=unit, query="second-moment", privacy=LOUD, publish=publish)
+    lows, highs = np.array(ranges, dtype=float).T
+    bounded = np.where(np.isnan(x), (lows + highs) / 2, np.clip(x, lows, highs))
+    near(space.values(), bounded.T @ bounded / 400, receipt.card.released.noise_std)
+    assert receipt.card.sensitivity.origin == "public-range"
 
 
 def test_histogram_counts_records_in_public_bins(space: Workspace) -> None:
@@ -141,7 +156,7 @@ def test_a_declared_result_far_above_its_sensitivity_is_not_cut(space: Workspace
 
 
 @pytest.mark.parametrize("mechanism", ["analytic-gaussian", "udn"])
-@pytest.mark.parametrize("query", ["identity", "sum", "mean", "covariance"])
+@pytest.mark.parametrize("query", ["identity", "sum", "mean", "second-moment"])
 @pytest.mark.parametrize("times", [10.0, 1e5])
 def test_outliers_keep_their_direction(
     space: Workspace, query: str, mechanism: str, times: float
@@ -153,7 +168,7 @@ def test_outliers_keep_their_direction(
     found, std = space.values(), receipt.card.released.noise_std
     if query == "identity":
         found, std = found.mean(axis=0), std / 20
-    expected = {"sum": 400 * direction, "covariance": np.outer(direction, direction)}.get(
+    expected = {"sum": 400 * direction, "second-moment": np.outer(direction, direction)}.get(
         query, direction
     )
     near(found, expected, std)
@@ -165,7 +180,7 @@ def test_outliers_keep_their_direction(
     [
         ("sum", {"ranges": [-1, 1]}),
         ("sum", {"l2_clip_norm": 1.0}),
-        ("covariance", {"l2_clip_norm": 1.0}),
+        ("second-moment", {"l2_clip_norm": 1.0}),
     ],
 )
 def test_rounding_a_hundred_thousand_records_does_not_show(
@@ -192,7 +207,7 @@ def test_rounding_a_hundred_thousand_records_does_not_show(
     assert error < 0.1 * std
     bias = plan.data.query.bias(exact_sum)  # type: ignore[attr-defined]
     assert error <= bias + exact_sum.answer_step
-    assert plan.warnings == () or query == "covariance"
+    assert plan.warnings == () or query == "second-moment"
 
 
 def test_a_one_dimensional_source_has_scalar_records(space: Workspace) -> None:
@@ -250,8 +265,9 @@ SENSITIVITIES: list[tuple[str, dict[str, Any], dict[str, Any], float]] = [
     ("sum", {"ranges": [-1, 2]}, {}, 3 * np.sqrt(8)),
     ("sum", {"ranges": [-2, 2], "adjacency": "add-remove-one"}, {}, 2 * np.sqrt(8)),
     ("mean", {"l2_clip_norm": 3.0}, {}, 6.0),
-    ("covariance", {"l2_clip_norm": 3.0}, {}, 9 * np.sqrt(2)),
-    ("covariance", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 9.0),
+    ("second-moment", {"l2_clip_norm": 3.0}, {}, 9 * np.sqrt(2)),
+    ("second-moment", {"l2_clip_norm": 3.0, "adjacency": "add-remove-one"}, {}, 9.0),
+    ("second-moment", {"ranges": [-1, 3]}, {}, 8 * 9 * np.sqrt(2)),
     ("histogram", {}, {"edges": [[0.0, 1.0, 2.0]]}, np.sqrt(2)),
     (
         "histogram",
@@ -323,7 +339,7 @@ def test_exact_answers_of_neighbours_never_pass_the_sensitivity(space: Workspace
     for query, unit in [
         ("sum", {"record_dim": 0, "l2_clip_norm": 0.7}),
         ("sum", {"record_dim": 0, "ranges": [-0.3, 0.4]}),
-        ("covariance", {"record_dim": 0, "l2_clip_norm": 0.7}),
+        ("second-moment", {"record_dim": 0, "l2_clip_norm": 0.7}),
     ]:
         reach = neighbours_reach(space, query, unit, pairs)
         assert 0.5 < reach <= 1 + 1e-12
@@ -363,9 +379,12 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "analytic-gaussian",
     ),
     (
-        {"privacy_unit": {"record_dim": 0, "ranges": [0, 1]}, "query": "covariance"},
+        {
+            "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1, "center": 2.0},
+            "query": "second-moment",
+        },
         InvalidSensitivity,
-        "l2_clip_norm",
+        "around 0",
     ),
     (
         {"query": {"name": "histogram", "edges": [[1, 0]]}, "privacy_unit": {"record_dim": 0}},

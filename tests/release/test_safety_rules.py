@@ -109,7 +109,7 @@ def test_rule_6_the_value_path_is_total(space: Workspace) -> None:
             {"privacy_unit": {"record_dim": 0, "ranges": [-1, 1]}},
             {"privacy_unit": {"record_dim": 0, "ranges": [[-1, 1]] * 8}},
             {"query": "sum"},
-            {"query": "covariance"},
+            {"query": "second-moment"},
             {
                 "query": {"name": "histogram", "edges": [[-1, 0, 1]]},
                 "privacy_unit": {"record_dim": 0},

@@ -60,7 +60,7 @@ def test_a_card_that_promises_more_than_was_charged_does_not_verify(space: Works
 
 
 @pytest.mark.parametrize(
-    "query", ["sum", "mean", "covariance", {"name": "precomputed", "l2_sensitivity": 1.0}]
+    "query", ["sum", "mean", "second-moment", {"name": "precomputed", "l2_sensitivity": 1.0}]
 )
 def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
     space: Workspace, query: Any
@@ -68,7 +68,7 @@ def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
     """An exact answer is rounded to the noise's grid; noise as calibrated, without the share for
     that, is too little.
     """
-    space.source(people(64, 300 if query != "covariance" else 20))
+    space.source(people(64, 300 if query != "second-moment" else 20))
     unit = {} if isinstance(query, dict) else {"record_dim": 0, "l2_clip_norm": 1.0}
     space.release(
         query=query,

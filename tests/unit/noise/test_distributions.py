@@ -17,6 +17,7 @@ from dpdask.noise import (
     DiagonalFactor,
     IidNoise,
     KroneckerNoise,
+    LaplaceNoise,
     LowRankFactor,
     Noise,
     ScaledIdentity,
@@ -62,6 +63,41 @@ def test_kronecker_moments_match_the_full_covariance(noise: KroneckerNoise) -> N
         others = tuple(i for i in range(len(noise.tensor_shape)) if i != axis)
         expected = np.mean(variances, axis=others)
         assert np.allclose(np.broadcast_to(noise.variances_along(axis), expected.shape), expected)
+
+
+SQUARE: list[Noise] = [
+    IidNoise((4, 4), 1.5),
+    LaplaceNoise((4, 4), 0.5),
+    KroneckerNoise((DenseFactor(np.eye(3) + 0.4), DenseFactor(np.eye(3) * 2 + 0.9))),
+    KroneckerNoise((DenseFactor([[2.0, 1.0], [0.0, 1.0]]), DenseFactor([[1.0, 0.0], [-3.0, 1.0]]))),
+    KroneckerNoise((LowRankFactor(1.5, DIRECTION, [4.0]), DiagonalFactor([1.0, 3.0, 0.1]))),
+    KroneckerNoise((DiagonalFactor([1.0, 3.0]), DiagonalFactor([5.0, 0.25]))),
+    KroneckerNoise((ScaledIdentity(3, 2.0), DiagonalFactor([5.0, 0.25, 1.0]))),
+]
+
+
+def _symmetrised_variance(noise: Noise) -> float:
+    """The mean variance of (Z + Z')/2 from the whole covariance of all entries of Z."""
+    d = noise.tensor_shape[0]
+    covariance = np.eye(d * d) * noise.entry_std**2
+    if isinstance(noise, KroneckerNoise):
+        root = np.kron(*(factor.to_dense() for factor in noise.factors))
+        covariance = root @ root.T
+    swap = np.eye(d * d)[np.arange(d * d).reshape(d, d).T.reshape(-1)]
+    average = (np.eye(d * d) + swap) / 2
+    return float(np.mean(np.diag(average @ covariance @ average.T)))
+
+
+@pytest.mark.parametrize("noise", SQUARE)
+def test_noise_of_a_symmetrised_matrix_is_that_of_its_whole_covariance(noise: Noise) -> None:
+    assert noise.symmetrised_std**2 == pytest.approx(_symmetrised_variance(noise), rel=1e-12)
+
+
+def test_correlated_factors_do_not_follow_the_formula_of_independent_entries() -> None:
+    for noise in SQUARE[2:4]:
+        rows = noise.tensor_shape[0]
+        independent = noise.entry_std * math.sqrt((rows + 1) / (2 * rows))
+        assert abs(noise.symmetrised_std / independent - 1) > 0.05
 
 
 def test_rank_one_stability_figures_of_the_paper() -> None:

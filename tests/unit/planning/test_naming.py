@@ -47,8 +47,8 @@ def query_of(spec: ReleaseSpec, names: tuple[str, ...] | None, order: int) -> Qu
         ("mean", ("person", "feature"), ("feature",)),
         ("mean", ("feature", "person"), ("feature",)),
         ("mean", ("person",), ("dim_0",)),
-        ("covariance", ("person", "feature"), ("feature", "feature_2")),
-        ("covariance", ("feature", "person"), ("feature", "feature_2")),
+        ("second-moment", ("person", "feature"), ("feature", "feature_2")),
+        ("second-moment", ("feature", "person"), ("feature", "feature_2")),
         ("sum", ("same", "person", "same"), ("dim_0", "dim_1")),
         (HISTOGRAM, ("person", "feature"), ("dim_0",)),
     ],
@@ -73,8 +73,8 @@ def test_an_axis_is_followed_into_the_answer() -> None:
     assert [released_axis(mean, axis) for axis in range(3)] == [0, None, 1]
     identity = query_of(spec_of("identity"), NAMES, 3)
     assert [released_axis(identity, axis) for axis in range(3)] == [0, 1, 2]
-    covariance = query_of(spec_of("covariance"), ("person", "feature"), 2)
-    assert [released_axis(covariance, axis) for axis in range(2)] == [None, 0]
+    moments = query_of(spec_of("second-moment"), ("person", "feature"), 2)
+    assert [released_axis(moments, axis) for axis in range(2)] == [None, 0]
     histogram = query_of(spec_of(HISTOGRAM), ("person", "feature"), 2)
     assert [released_axis(histogram, axis) for axis in range(2)] == [None, None]
 

@@ -21,7 +21,7 @@ def rounding_warnings(space: Workspace, records: int, adjacency: str) -> list[st
         overwrite=True,
     )
     unit = {"record_dim": 0, "l2_clip_norm": 1.0, "adjacency": adjacency}
-    spec = space.spec(query="covariance", privacy_unit=unit, compute={"threads": 1})
+    spec = space.spec(query="second-moment", privacy_unit=unit, compute={"threads": 1})
     spec["privacy"] = {"epsilon": 50.0, "delta": 1e-3}
     warnings = make_plan(parse_release_spec(spec)).warnings
     return [warning for warning in warnings if "rounding so many records" in warning]
