@@ -6,8 +6,9 @@ that do not spill.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.passes import Intermediates
 from dpdask.execution.progress import OnProgress, Progress
 from dpdask.keystream import ReleaseKey
-from dpdask.planning import Component, ReleasePlan, recipe_digest, tile_batches
+from dpdask.planning import Component, ReleasePlan, Variable, recipe_digest, tile_batches
 from dpdask.planning.tiling import Index
 from dpdask.queries import BesideArray
 from dpdask.storage import Layout, ManifestEntry, Publisher
@@ -32,26 +33,31 @@ TileArguments = tuple[list[Index], int, Handle | None, Handle | None]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TileWork:
-    """The tiles of one component, and where they go.
+    """The tiles of one variable, and where they go.
 
     Args:
         plan: What was planned.
-        component: The data with its noise as it is released, or the covariance for directions.
+        variable: The data with its noise as it is released, or the covariance for directions.
         intermediates: Clip factors and exact answers.
         publisher: Where chunks are staged.
     """
 
     plan: ReleasePlan
-    component: Component
+    variable: Variable
     intermediates: Intermediates
     publisher: Publisher
+
+    @property
+    def component(self) -> Component:
+        """The noisy answer."""
+        return self.variable.component
 
     def job(self, key: ReleaseKey) -> tasks.TileJob:
         """Return what all tile tasks share; its noise is bound to the recipe of the component."""
         return tasks.TileJob(
-            source=self.plan.source,
+            source=self.variable.source,
             staging=self.publisher,
-            layout=self.plan.layout,
+            layout=self.variable.layout,
             tiling=self.component.tiling,
             query=self.component.query,
             privatizer=self.component.privatizer,
@@ -78,12 +84,12 @@ class TileWork:
 
     def _beside(self) -> Iterator[tuple[BesideArray, Layout]]:
         """Yield the arrays that are published beside this component's, each with its layout."""
-        return zip(self.component.query.arrays_beside, self.plan.beside, strict=True)
+        return zip(self.component.query.arrays_beside, self.variable.beside, strict=True)
 
     def owned_keys(self, index: Index) -> Iterator[str]:
         """Yield the keys of all write chunks that a tile writes."""
         chunks = list(self.component.tiling.owned(index))
-        yield from (self.plan.layout.key(chunk) for chunk in chunks)
+        yield from (self.variable.layout.key(chunk) for chunk in chunks)
         for array, layout in self._beside():
             if array.aligned:
                 yield from (layout.key(chunk) for chunk in chunks)
@@ -123,7 +129,7 @@ def compute_directions(
 
 def write(
     executor: Executor,
-    work: TileWork,
+    works: Sequence[TileWork],
     key: ReleaseKey,
     done: set[str],
     on_progress: OnProgress,
@@ -132,21 +138,34 @@ def write(
 
     Args:
         executor: Where tasks run.
-        work: The data component of the release.
+        works: The variables of the release.
         key: The key of the release.
         done: The keys of write chunks that are staged already.
         on_progress: Called as tasks finish.
     """
-    total = sum(math.prod(layout.write_chunk_counts) for layout in work.plan.layouts)
-    missing = work.missing(done)
-    finished = total - sum(1 for index in missing for _ in work.owned_keys(index))
+    layouts = [layout for work in works for layout in work.variable.layouts]
+    total = sum(math.prod(layout.write_chunk_counts) for layout in layouts)
+    missing = [(work, work.missing(done)) for work in works]
+    finished = total - sum(
+        1 for work, indices in missing for index in indices for _ in work.owned_keys(index)
+    )
     on_progress(Progress("tiles", finished, total))
-    job = work.job(key)
-    arguments = ((job, *batch) for batch in _batches(executor, work, missing))
+    arguments = itertools.chain.from_iterable(
+        _arguments(executor, work, key, indices) for work, indices in missing
+    )
     for written in executor.map_unordered(tasks.write_tiles, arguments):
         finished += len(written.entries)
         yield written
         on_progress(Progress("tiles", finished, total))
+
+
+def _arguments(
+    executor: Executor, work: TileWork, key: ReleaseKey, missing: list[Index]
+) -> Iterator[tuple[tasks.TileJob, *TileArguments]]:
+    """Yield the arguments of every tile task of one variable."""
+    job = work.job(key)
+    for batch in _batches(executor, work, missing):
+        yield job, *batch
 
 
 def _batches(executor: Executor, work: TileWork, missing: list[Index]) -> Iterator[TileArguments]:
@@ -159,7 +178,7 @@ def _batches(executor: Executor, work: TileWork, missing: list[Index]) -> Iterat
     starts = [clip.start for clip in clips]
     threads = executor.concurrency
     for batch in tile_batches(
-        work.plan, work.component, missing, threads=threads, record_starts=starts
+        work.plan, work.variable, missing, threads=threads, record_starts=starts
     ):
         if batch.record_range is None:
             yield batch.indices, 0, None, None
@@ -176,7 +195,7 @@ def _per_task(executor: Executor, that_fit: int, count: int) -> int:
 
 def verify(
     executor: Executor,
-    work: TileWork,
+    works: Sequence[TileWork],
     entries: dict[str, ManifestEntry],
     earlier: set[str],
     on_progress: OnProgress,
@@ -185,13 +204,14 @@ def verify(
 
     Args:
         executor: Where tasks run.
-        work: The data component of the release.
+        works: The variables of the release.
         entries: The manifest entries by key.
         earlier: The keys that an earlier run wrote: their digests are computed again too.
         on_progress: Called as tasks finish.
     """
     bad: list[str] = []
-    for layout in work.plan.layouts:
+    staged = [(work, layout) for work in works for layout in work.variable.layouts]
+    for work, layout in staged:
         keys = ((index, layout.key(index)) for index in layout.indices())
         chunks = [(index, entries[key], key in earlier) for index, key in keys]
         that_fit = 4 * work.plan.spec.compute.task_size // max(1, layout.write_chunk_bytes)

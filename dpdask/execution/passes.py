@@ -14,6 +14,7 @@ from dpdask.planning import (
     FAN_IN,
     Component,
     ReleasePlan,
+    Variable,
     answer_regions,
     needs_norm_pass,
     record_batches,
@@ -21,6 +22,7 @@ from dpdask.planning import (
 from dpdask.planning.tiling import Index
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, SummedQuery
+from dpdask.storage import SourceArray
 from dpdask.types import Region
 
 __all__ = ["ClipFactors", "Intermediates", "prepare"]
@@ -51,59 +53,61 @@ class Intermediates:
 
 
 def prepare(
-    executor: Executor, plan: ReleasePlan, component: Component, on_progress: OnProgress
+    executor: Executor, plan: ReleasePlan, variable: Variable, on_progress: OnProgress
 ) -> Intermediates:
     """Check that the source can be read, and compute norms and sums, before the charge.
 
     Args:
         executor: Where tasks run.
         plan: What was planned.
-        component: The data, or the covariance that noise directions come from.
+        variable: The data, or the covariance that noise directions come from.
         on_progress: Called as tasks finish.
 
     Raises:
         StoreError: A part of the source cannot be read or decoded.
     """
-    plan.source.check_sizes()
-    query = component.query
+    variable.source.check_sizes()
+    query = variable.query
     clips: tuple[ClipFactors, ...] = ()
-    if needs_norm_pass(component):
-        clips = _clip_factors(executor, plan, component, on_progress)
+    if needs_norm_pass(variable.component):
+        clips = _clip_factors(executor, plan, variable, on_progress)
     if isinstance(query, SummedQuery):
-        ranges = _record_ranges(plan, component, query.record_axis, clips)
-        return Intermediates(clips, _answers(executor, plan, component, query, ranges, on_progress))
-    if not clips and not plan.source.plain:
-        _check_source(executor, plan, on_progress)
+        ranges = _record_ranges(plan, variable, query.record_axis, clips)
+        return Intermediates(clips, _answers(executor, variable, query, ranges, on_progress))
+    if not clips and not variable.source.plain:
+        _check_source(executor, plan, variable.source, on_progress)
     return Intermediates(clips)
 
 
-def _check_source(executor: Executor, plan: ReleasePlan, on_progress: OnProgress) -> None:
+def _check_source(
+    executor: Executor, plan: ReleasePlan, source: SourceArray, on_progress: OnProgress
+) -> None:
     """Decode the whole source once: where chunks are encoded, decoding is what can fail."""
-    whole = tuple(slice(0, n) for n in plan.source.shape)
-    regions = list(plan.source.regions(whole, plan.spec.compute.task_size))
-    arguments = ((plan.source, region) for region in regions)
+    whole = tuple(slice(0, n) for n in source.shape)
+    regions = list(source.regions(whole, plan.spec.compute.task_size))
+    arguments = ((source, region) for region in regions)
     for done, _ in enumerate(executor.map_unordered(exact_tasks.check_source, arguments), 1):
         on_progress(Progress("check source", done, len(regions)))
 
 
 def _clip_factors(
-    executor: Executor, plan: ReleasePlan, component: Component, on_progress: OnProgress
+    executor: Executor, plan: ReleasePlan, variable: Variable, on_progress: OnProgress
 ) -> tuple[ClipFactors, ...]:
     """Compute partial norms over regions, add them up per range of records, keep clip factors."""
-    bound = component.query.bound
+    source, component, bound = variable.source, variable.component, variable.query.bound
     assert isinstance(bound, Clip)
     axis = bound.record_axis
     grid = component.privatizer.clip_grid
     if component.exact_sum is not None:
         grid = component.exact_sum.rule().grid
-    batches = record_batches(plan, component, axis)
+    batches = record_batches(plan, variable, axis)
     clips: list[ClipFactors] = []
     waiting: list[Handle] = []
     for records in batches:
-        region = _whole_but(plan.source.shape, axis, records)
+        region = _whole_but(source.shape, axis, records)
         parts = [
-            executor.submit(exact_tasks.norms_part, plan.source, part, bound, grid)
-            for part in plan.source.regions(region, plan.spec.compute.task_size)
+            executor.submit(exact_tasks.norms_part, source, part, bound, grid)
+            for part in source.regions(region, plan.spec.compute.task_size)
         ]
         factors = executor.submit(exact_tasks.clip_part, grid, records, *parts)
         clips.append(ClipFactors(records.start, records.stop, factors))
@@ -129,27 +133,26 @@ def _count_is_private(component: Component) -> bool:
 
 
 def _record_ranges(
-    plan: ReleasePlan, component: Component, axis: int, clips: tuple[ClipFactors, ...]
+    plan: ReleasePlan, variable: Variable, axis: int, clips: tuple[ClipFactors, ...]
 ) -> list[tuple[slice, Handle | None]]:
     """Return the ranges that partial sums are over, each with its clip factors, if any."""
     if clips:
         return [(slice(clip.start, clip.stop), clip.factors) for clip in clips]
-    return [(records, None) for records in record_batches(plan, component, axis)]
+    return [(records, None) for records in record_batches(plan, variable, axis)]
 
 
 def _answers(
     executor: Executor,
-    plan: ReleasePlan,
-    component: Component,
+    variable: Variable,
     query: SummedQuery,
     ranges: list[tuple[slice, Handle | None]],
     on_progress: OnProgress,
 ) -> dict[Index, Handle]:
     """Compute exact sums by tile, or all of the answer in one pass where the query counts so."""
-    regions = answer_regions(component, query)
+    regions = answer_regions(variable.component, query)
     answers: dict[Index, Handle] = {}
     for done, (index, region) in enumerate(regions, 1):
-        answers[index] = _sum_over(executor, plan, component, region, ranges)
+        answers[index] = _sum_over(executor, variable, region, ranges)
         if done % executor.concurrency == 0:
             executor.wait([answers[index]])
             on_progress(Progress("sums", done, len(regions)))
@@ -158,19 +161,18 @@ def _answers(
     if not query.one_pass:
         return answers
     [counts] = answers.values()
-    return dict.fromkeys(component.tiling.indices(), counts)
+    return dict.fromkeys(variable.component.tiling.indices(), counts)
 
 
 def _sum_over(
     executor: Executor,
-    plan: ReleasePlan,
-    component: Component,
+    variable: Variable,
     region: Region,
     ranges: list[tuple[slice, Handle | None]],
 ) -> Handle:
     """Add partial sums over ranges of records in a tree on the workers, so many at once."""
     parts: list[Handle] = []
-    shared = (component.query, component.exact_sum, plan.source, region)
+    shared = (variable.query, variable.component.exact_sum, variable.source, region)
     for records, factors in ranges:
         parts.append(executor.submit(exact_tasks.sum_part, *shared, records, factors))
         if len(parts) >= FAN_IN * executor.concurrency:

@@ -12,13 +12,14 @@ from dpdask.planning.partition import (
     tile_batches,
     tile_bytes,
 )
-from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.planner import make_plan
 
 __all__ = [
     "FAN_IN",
     "Component",
     "ReleasePlan",
+    "Variable",
     "answer_regions",
     "check_no_placeholders",
     "component_with_directions",

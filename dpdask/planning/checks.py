@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
@@ -12,6 +13,7 @@ from dpdask.planning.attributes import published_attributes
 from dpdask.planning.coordinates import check_coordinates
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency
 from dpdask.queries import CountedSum, Query
 from dpdask.spec.release import ComputeSection, ReleaseSpec
@@ -149,18 +151,22 @@ def check_memory(plan: ReleasePlan) -> None:
     needed = worker_bytes(plan)
     if allowed is None or needed <= allowed:
         return
-    tiling = plan.data.tiling
+    tiling = max((variable.component.tiling for variable in plan.variables), key=_tile_entries)
     mixed = ""
     if tiling.spanned:
         mixed = f" (the noise mixes axes {list(tiling.spanned)}, which tiles hold whole)"
     # Where the number of records is private, no published number may depend on it.
-    private_count = plan.data.query.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE
+    private_count = plan.privacy_unit.adjacency is Adjacency.ADD_REMOVE_ONE
     size = "" if private_count else f" {needed / 1e9:.3g} GB,"
     raise InvalidSpec(
         f"for tiles of shape {tiling.extent}{mixed} and the chunks of its source a worker would"
         f" hold{size} more than the {allowed / 1e9:.3g} GB allowed; use smaller chunks,"
         " publish.chunks or compute.task_size, fewer compute.threads or more memory"
     )
+
+
+def _tile_entries(tiling: Tiling) -> int:
+    return math.prod(tiling.extent)
 
 
 def _allowed_memory(compute: ComputeSection) -> int | None:
@@ -177,8 +183,8 @@ def check_space(plan: ReleasePlan) -> None:
     """Check that the output can be written and that its disk has enough space."""
     plan.output.check_writable()
     free = plan.output.free_bytes()
-    needed = plan.layout.total_bytes
-    if plan.layout.codec != "none":
+    needed = sum(variable.layout.total_bytes for variable in plan.variables)
+    if plan.spec.publish.codec != "none":
         needed //= 8
     if free is not None and free < needed + 2**20:
         raise StoreError(

@@ -6,18 +6,18 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+from collections.abc import Sequence
 
 from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
-from dpdask.planning.plan import Component
+from dpdask.planning.plan import Component, Variable
 from dpdask.spec.release import CenterSection, ReleaseSpec
-from dpdask.storage import Layout
 from dpdask.types import Json
 
 __all__ = ["fingerprint", "recipe_digest", "software_versions", "spec_digest"]
 
 
 def fingerprint(
-    spec: ReleaseSpec, identity: str, data: Component, directions: Component | None, layout: Layout
+    spec: ReleaseSpec, variables: Sequence[Variable], directions: Component | None
 ) -> str:
     """Return what tells a release from all others: source, spec, grid, sampler and library.
 
@@ -25,14 +25,28 @@ def fingerprint(
 
     Args:
         spec: The release as it was asked for.
-        identity: The identity of the source.
-        data: The data component.
+        variables: The released arrays.
         directions: The component that noise directions come from, if any.
-        layout: The layout of the output.
     """
     payload: Json = {
-        "source": identity,
         "spec": _spec_to_dict(spec),
+        "directions": None if directions is None else directions.privatizer.to_dict(),
+        "dpdask": importlib.metadata.version("dpdask"),
+    }
+    if len(variables) == 1:
+        payload |= _variable(spec, variables[0])
+    else:
+        payload["variables"] = [_variable(spec, variable) for variable in variables]
+    if any(isinstance(variable.component.noise, SphericalNoise) for variable in variables):
+        payload["scipy"] = importlib.metadata.version("scipy")  # for radii and stretches
+    return _digest(payload)
+
+
+def _variable(spec: ReleaseSpec, variable: Variable) -> Json:
+    """Return what tells a released array from others."""
+    layout, component = variable.layout, variable.component
+    return {
+        "source": variable.identity,
         "layout": [
             layout.name,
             layout.shape,
@@ -42,17 +56,12 @@ def fingerprint(
             layout.codec,
             layout.dimension_names,
         ],
-        "grid": data.grid_to_dict(),
-        "noise": _digest(data.noise.to_dict()),
-        **_applied(data),
-        **_parts(data),
-        **_center(spec, data),
-        "directions": None if directions is None else directions.privatizer.to_dict(),
-        "dpdask": importlib.metadata.version("dpdask"),
+        "grid": component.grid_to_dict(),
+        "noise": _digest(component.noise.to_dict()),
+        **_applied(component),
+        **_parts(component),
+        **_center(spec, component),
     }
-    if isinstance(data.noise, SphericalNoise):  # radii and stretches are floating point
-        payload["scipy"] = importlib.metadata.version("scipy")
-    return _digest(payload)
 
 
 def recipe_digest(fingerprint: str, component: Component) -> str:

@@ -9,7 +9,8 @@ from dpdask.planning.partition import FAN_IN, records_at_once, tile_bytes
 from dpdask.queries import SummedQuery
 
 if TYPE_CHECKING:
-    from dpdask.planning.plan import Component, ReleasePlan
+    from dpdask.planning.plan import ReleasePlan, Variable
+    from dpdask.storage import Layout
 
 __all__ = ["worker_bytes"]
 
@@ -18,40 +19,47 @@ _BASE = 380 * 10**6
 
 
 def worker_bytes(plan: ReleasePlan) -> int:
-    """Return the peak memory of one worker, in bytes."""
-    components = [plan.data] if plan.directions is None else [plan.directions, plan.data]
+    """Return the peak memory of one worker, in bytes.
+
+    What waits for later tasks waits for all variables at once.
+    """
+    together = [plan.variables]
+    if plan.directions is not None:
+        together.append((plan.only.answering(plan.directions),))
     return _BASE + max(
-        _waiting(plan, part) + plan.threads * _task_bytes(plan, part) for part in components
+        sum(_waiting(plan, variable) for variable in variables)
+        + plan.threads * max(_task_bytes(plan, variable) for variable in variables)
+        for variables in together
     )
 
 
-def _task_bytes(plan: ReleasePlan, component: Component) -> int:
+def _task_bytes(plan: ReleasePlan, variable: Variable) -> int:
     """Return the bytes of the largest task: a tile, a part of the source, or a partial sum."""
-    source, query = plan.source, component.query
-    tile = tile_bytes(plan, component) + _padding_bytes(plan)
+    source, query = variable.source, variable.query
+    tile = tile_bytes(variable) + _padding_bytes(variable.layout)
     if not isinstance(query, SummedQuery):
-        return max(source.piece_bytes, tile + source.decoding_bytes(component.tiling.extent))
-    records = min(records_at_once(plan, component, query.record_axis), max(1, query.records))
+        extent = variable.component.tiling.extent
+        return max(source.piece_bytes, tile + source.decoding_bytes(extent))
+    records = min(records_at_once(plan, variable, query.record_axis), max(1, query.records))
     region = query.region(records)
     beside = max(source.decoding_bytes(region), query.summing_bytes(records))
     return max(source.piece_bytes, tile, math.prod(region) * source.working_dtype.itemsize + beside)
 
 
-def _padding_bytes(plan: ReleasePlan) -> int:
+def _padding_bytes(layout: Layout) -> int:
     """Return the bytes of a write chunk that reaches beyond the result, plain and encoded."""
-    layout = plan.layout
     beyond = any(u > n for u, n in zip(layout.write_chunk, layout.shape, strict=True))
     return 2 * layout.write_chunk_bytes if beyond else 0
 
 
-def _waiting(plan: ReleasePlan, component: Component) -> int:
+def _waiting(plan: ReleasePlan, variable: Variable) -> int:
     """Return the bytes of clip factors, exact answers, and partial sums of one tile."""
-    query = component.query
+    query, exact_sum = variable.query, variable.component.exact_sum
     waiting = 0
     axis = None if query.bound is None else query.bound.record_axis
     if axis is not None:
-        waiting += 8 * plan.source.shape[axis]
-    if component.exact_sum is not None:
-        partial = FAN_IN * plan.threads * math.prod(component.tiling.extent)
-        waiting += 8 * component.exact_sum.words * (math.prod(query.answer_shape) + partial)
+        waiting += 8 * variable.source.shape[axis]
+    if exact_sum is not None:
+        partial = FAN_IN * plan.threads * math.prod(variable.component.tiling.extent)
+        waiting += 8 * exact_sum.words * (math.prod(query.answer_shape) + partial)
     return waiting

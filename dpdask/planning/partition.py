@@ -18,7 +18,8 @@ from dpdask.queries import Clip, SummedQuery
 from dpdask.types import Region
 
 if TYPE_CHECKING:
-    from dpdask.planning.plan import Component, ReleasePlan
+    from dpdask.planning.plan import Component, ReleasePlan, Variable
+    from dpdask.storage import SourceArray
 
 __all__ = [
     "FAN_IN",
@@ -56,28 +57,29 @@ def needs_norm_pass(component: Component) -> bool:
     )
 
 
-def records_at_once(plan: ReleasePlan, component: Component, axis: int) -> int:
+def records_at_once(plan: ReleasePlan, variable: Variable, axis: int) -> int:
     """Return how many records one task bounds or sums: whole chunks or tiles, about a task's size.
 
     Args:
-        plan: The release, for its source and its size of a task.
-        component: The answer whose records are read.
+        plan: The release, for its size of a task.
+        variable: The source whose records are read, and their answer.
         axis: The axis of the source along which records lie.
     """
-    step = plan.source.chunks[axis] if component.query.summed else component.tiling.extent[axis]
-    steps = plan.spec.compute.task_size // max(1, _record_bytes(plan, axis) * step)
+    source, tiling = variable.source, variable.component.tiling
+    step = source.chunks[axis] if variable.query.summed else tiling.extent[axis]
+    steps = plan.spec.compute.task_size // max(1, _record_bytes(source, axis) * step)
     return max(1, steps) * step
 
 
-def record_batches(plan: ReleasePlan, component: Component, axis: int) -> list[slice]:
+def record_batches(plan: ReleasePlan, variable: Variable, axis: int) -> list[slice]:
     """Return ranges of records of about the size of a task; without records one empty range.
 
     Args:
-        plan: The release, for its source and its size of a task.
-        component: The answer whose records are read.
+        plan: The release, for its size of a task.
+        variable: The source whose records are read, and their answer.
         axis: The axis of the source along which records lie.
     """
-    many, count = records_at_once(plan, component, axis), plan.source.shape[axis]
+    many, count = records_at_once(plan, variable, axis), variable.source.shape[axis]
     return [slice(first, min(first + many, count)) for first in range(0, max(1, count), many)]
 
 
@@ -92,16 +94,17 @@ def answer_regions(component: Component, query: SummedQuery) -> list[tuple[Index
     return [(index, component.tiling.box(index)) for index in component.tiling.indices()]
 
 
-def tile_bytes(plan: ReleasePlan, component: Component) -> int:
+def tile_bytes(variable: Variable) -> int:
     """Return the bytes of the input and output of one tile, and of the copies its noise needs."""
-    item = np.dtype(plan.layout.dtype).itemsize + plan.source.working_dtype.itemsize
+    component = variable.component
+    item = np.dtype(variable.layout.dtype).itemsize + variable.source.working_dtype.itemsize
     fused = component.privatizer.fused and not component.query.summed
     return math.prod(component.tiling.extent) * (item if fused else item + 24)
 
 
 def tile_batches(
     plan: ReleasePlan,
-    component: Component,
+    variable: Variable,
     missing: Sequence[Index],
     *,
     threads: int,
@@ -111,15 +114,17 @@ def tile_batches(
 
     Args:
         plan: The release, for its size of a task.
-        component: The answer that is written.
+        variable: The answer that is written.
         missing: The tiles to write.
         threads: How many tasks run at once.
         record_starts: Where ranges of records with common clip factors begin; the tiles of a task
             then lie in one range. Empty where tiles hold whole records.
     """
-    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(plan, component)))
+    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(variable)))
     most = max(1, min(most, len(missing) // (_TASKS_PER_THREAD * threads)))
-    for record_range, indices in _by_record_range(component, missing, record_starts).items():
+    for record_range, indices in _by_record_range(
+        variable.component, missing, record_starts
+    ).items():
         for first in range(0, len(indices), most):
             yield TileBatch(indices[first : first + most], record_range)
 
@@ -139,7 +144,7 @@ def _by_record_range(
     return grouped
 
 
-def _record_bytes(plan: ReleasePlan, axis: int) -> int:
+def _record_bytes(source: SourceArray, axis: int) -> int:
     """Return the bytes of one record of the source."""
-    entries = math.prod(size for other, size in enumerate(plan.source.shape) if other != axis)
-    return entries * plan.source.entry_bytes
+    entries = math.prod(size for other, size in enumerate(source.shape) if other != axis)
+    return entries * source.entry_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
-__all__ = ["Component", "Part", "ReleasePlan"]
+__all__ = ["Component", "Part", "ReleasePlan", "Variable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,26 +103,114 @@ class Component:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One released array: where it is read, its noisy answer, and how it is stored.
+
+    Args:
+        source: The array that is read, with its window.
+        identity: What tells its content from any other.
+        component: The noisy answer.
+        layout: How the answer is stored.
+        beside: How the arrays are stored that are published beside it.
+    """
+
+    source: SourceArray
+    identity: str
+    component: Component
+    layout: Layout
+    beside: tuple[Layout, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the released array."""
+        return self.layout.name
+
+    @property
+    def query(self) -> Query:
+        """The question."""
+        return self.component.query
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts of all its arrays, the main one first."""
+        return (self.layout, *self.beside)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the source is still the one that was planned for."""
+        return self.source.identity() == self.identity
+
+    @property
+    def source_bytes(self) -> int:
+        """The size of the source, uncompressed."""
+        return math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
+
+    @property
+    def entry_std(self) -> float:
+        """The root mean square of the noise of one released entry."""
+        return self.query.released_std(self.component.noise)
+
+    @property
+    def scale_factor(self) -> float | None:
+        """What a packed integer stands for, None for float output."""
+        if np.dtype(self.layout.dtype).kind == "f":
+            return None
+        step = self.component.privatizer.step
+        return None if step is None else step / self.query.divisor
+
+    def answering(self, component: Component) -> Variable:
+        """Return the same source and layout with another noisy answer."""
+        return dataclasses.replace(self, component=component)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
     """Everything that is decided before a release is charged."""
 
     spec: ReleaseSpec
-    source: SourceArray
-    identity: str
     output: Storage
-    data: Component
+    variables: tuple[Variable, ...]
     directions: Component | None
     guarantee: Guarantee
-    layout: Layout
     fingerprint: str
     forecast: Forecast | None
     warnings: tuple[str, ...]
-    beside: tuple[Layout, ...] = ()
+
+    @property
+    def only(self) -> Variable:
+        """The variable of a release that has one alone."""
+        [variable] = self.variables
+        return variable
+
+    @property
+    def source(self) -> SourceArray:
+        """The source of the only variable."""
+        return self.only.source
+
+    @property
+    def data(self) -> Component:
+        """The noisy answer of the only variable."""
+        return self.only.component
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the only variable."""
+        return self.only.layout
+
+    @property
+    def identity(self) -> str:
+        """What tells the content of the source from any other."""
+        return self.only.identity
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts of all released arrays, the main one first."""
-        return (self.layout, *self.beside)
+        """The layouts of all released arrays."""
+        return tuple(layout for variable in self.variables for layout in variable.layouts)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the source is still the one that was planned for."""
+        return all(variable.unchanged for variable in self.variables)
 
     @property
     def threads(self) -> int:
@@ -143,30 +232,23 @@ class ReleasePlan:
     @property
     def source_bytes(self) -> int:
         """The size of the source, uncompressed."""
-        return math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
+        return sum(variable.source_bytes for variable in self.variables)
 
     @property
     def read_bytes(self) -> int:
         """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their
         own.
         """
-        once = self.source_bytes
-        return once * (2 if needs_norm_pass(self.data) else 1) + (
-            once if self.directions is not None else 0
+        passes = 2 if self.directions is not None else 1
+        return sum(
+            variable.source_bytes * (passes + needs_norm_pass(variable.component))
+            for variable in self.variables
         )
 
     @property
     def entry_std(self) -> float:
         """The root mean square of the noise of one released entry."""
-        return self.data.query.released_std(self.data.noise)
-
-    @property
-    def scale_factor(self) -> float | None:
-        """What a packed integer stands for, None for float output."""
-        if np.dtype(self.layout.dtype).kind == "f":
-            return None
-        step = self.data.privatizer.step
-        return None if step is None else step / self.data.query.divisor
+        return self.only.entry_std
 
     def _protects(self) -> str:
         """Whom the release protects, in words that show a wrong axis."""

@@ -27,7 +27,7 @@ from dpdask.planning.component import directions_component, make_component, shar
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
-from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
@@ -69,29 +69,17 @@ def make_plan(
     occupied = not resuming and output.occupied()
     if occupied and (ledger is None or isinstance(output, LocalStorage)):
         raise _output_exists(spec)
-    source = _open_source(spec, output)
-    query = _build_query(spec, source)
-    if query.labels and query.units_axis is not None:
-        source = with_labels(source, query.labels, axis=query.units_axis)
-    layout = _layout(spec, source, query)
-    directions, data = _components(spec, query, layout)
-    guarantee = _guarantee(spec, directions, data)
-    check_output(layout, data)
-    check_public(spec, source, layout, query)
-    identity = source.identity()
+    directions, variable = _variable(spec, _open_source(spec, output))
+    guarantee = _guarantee(spec, directions, variable.component)
     plan = ReleasePlan(
         spec=spec,
-        source=source,
-        identity=identity,
         output=output,
-        data=data,
+        variables=(variable,),
         directions=directions,
         guarantee=guarantee,
-        layout=layout,
-        fingerprint=fingerprint(spec, identity, data, directions, layout),
+        fingerprint=fingerprint(spec, (variable,), directions),
         forecast=None,
-        warnings=_warnings(guarantee, data),
-        beside=layouts_beside(layout, query),
+        warnings=_warnings(guarantee, variable.component),
     )
     check_memory(plan)
     if not resuming:
@@ -123,6 +111,25 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
         "source.window.axis", window.axis, shape=source.shape, names=source.dimension_names
     )
     return source.windowed(axis, window.start, window.stop)
+
+
+def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None, Variable]:
+    """Return a source with its noisy answer, and the covariance of its noise directions, if any."""
+    query = _build_query(spec, source)
+    if query.labels and query.units_axis is not None:
+        source = with_labels(source, query.labels, axis=query.units_axis)
+    layout = _layout(spec, source, query)
+    directions, data = _components(spec, query, layout)
+    check_output(layout, data)
+    check_public(spec, source, layout, query)
+    variable = Variable(
+        source=source,
+        identity=source.identity(),
+        component=data,
+        layout=layout,
+        beside=layouts_beside(layout, query),
+    )
+    return directions, variable
 
 
 def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dpdask.errors import InvalidMechanism, ReleaseError, VerificationFailed
 from dpdask.ledger import LedgerHead
-from dpdask.planning import Component, ReleasePlan
+from dpdask.planning import ReleasePlan, Variable
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.build_card import Charge, make_card
 from dpdask.releases.card import Manifest, ReleaseCard, array_attributes, group_attributes
@@ -42,32 +42,37 @@ class Assembly:
     Args:
         plan: What was planned.
         release_id: The public random name of the release.
-        data: The data component as it is released, with the DP directions of its noise.
+        variables: The variables as they are released, with the DP directions of their noise.
         coordinates: Arrays that are published beside the result.
-        attributes: The attributes that were declared public.
+        attributes: The attributes of every variable that were declared public.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
         arrays: Further arrays to be published with the card.
     """
 
     plan: ReleasePlan
     release_id: str
-    data: Component
+    variables: tuple[Variable, ...]
     coordinates: list[Coordinate]
-    attributes: Json
+    attributes: tuple[Json, ...]
     signed_by: str | None
     arrays: CardArrays = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "<Assembly>"
 
+    @property
+    def _only(self) -> Variable:
+        [variable] = self.variables
+        return variable
+
     def card(self, charge: Charge) -> ReleaseCard:
         """Return the card of the release, but for its manifest."""
         return make_card(
             self.plan,
-            self.data,
+            self._only,
             charge,
             release_id=self.release_id,
-            attributes=self.attributes,
+            attributes=self.attributes[0],
             coordinates=self.coordinates,
             signed_by=self.signed_by,
         )
@@ -87,17 +92,17 @@ class Assembly:
         """
         bare = card.model_copy(update={"manifest": None})
         documents = release_documents(
-            self.plan.layout,
+            self._only.layout,
             group_attributes=group_attributes(bare),
             array_attributes=array_attributes(bare),
             coordinates=self.coordinates,
             card_arrays={
-                **noise_arrays(self.data.noise.to_dict())[1],
+                **noise_arrays(self._only.component.noise.to_dict())[1],
                 **self.arrays,
             },
             beside=[
                 (layout, array.attributes)
-                for layout, array in zip(self.plan.beside, bare.released.beside, strict=True)
+                for layout, array in zip(self._only.beside, bare.released.beside, strict=True)
             ],
         )
         entries = [*chunks, *document_entries(documents)]
@@ -122,7 +127,7 @@ class Assembly:
         )
         card, _ = self.complete(self.card(charge), [], signing_key)
         try:
-            check_guarantee(card, self.data.noise)
+            check_guarantee(card, self._only.component.noise)
         except VerificationFailed as error:
             raise InvalidMechanism(
                 f"the release would not verify, and nothing was charged: {error}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpdask.ledger import LedgerHead
 from dpdask.mechanisms import amplified_rate
-from dpdask.planning import Component, ReleasePlan, software_versions
+from dpdask.planning import Component, ReleasePlan, Variable, software_versions
 from dpdask.planning.coordinates import (
     auxiliary_coordinates,
     grid_mapping,
@@ -44,7 +44,7 @@ class Charge:
 
 def make_card(
     plan: ReleasePlan,
-    data: Component,
+    variable: Variable,
     charge: Charge,
     *,
     release_id: str,
@@ -56,14 +56,14 @@ def make_card(
 
     Args:
         plan: What was planned.
-        data: The data component as it is released, with the DP directions of its noise.
+        variable: The data as they are released, with the DP directions of their noise.
         charge: What the ledger says of it.
         release_id: Its public random name.
         attributes: The attributes that were declared public.
         coordinates: The arrays that are published beside the result.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
-    query, spec = data.query, plan.spec
+    data, query, spec = variable.component, variable.query, plan.spec
     return ReleaseCard.model_validate(
         {
             "release_id": release_id,
@@ -92,7 +92,7 @@ def make_card(
             ],
             "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": _composition(spec, charge, query.max_contributions),
-            "released": _released(plan, data, attributes, coordinates),
+            "released": _released(plan, variable, attributes, coordinates),
             "unprotected": _unprotected(plan, coordinates),
             "software": software_versions(),
             "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
@@ -128,10 +128,10 @@ def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
 
 
 def _released(
-    plan: ReleasePlan, data: Component, attributes: Json, coordinates: Sequence[Coordinate]
+    plan: ReleasePlan, variable: Variable, attributes: Json, coordinates: Sequence[Coordinate]
 ) -> Json:
     """Return the published array, enough to build its metadata again."""
-    layout = plan.layout
+    layout = variable.layout
     return {
         "array": layout.name,
         "shape": list(layout.shape),
@@ -140,14 +140,14 @@ def _released(
         "shards": None if layout.shards is None else list(layout.shards),
         "codec": layout.codec,
         "dimension_names": list(layout.dimension_names),
-        "noise_std": None if plan.beside else data.query.released_std(data.noise),
-        "scale_factor": plan.scale_factor,
+        "noise_std": None if variable.beside else variable.entry_std,
+        "scale_factor": variable.scale_factor,
         "attributes": attributes,
         "coordinates": list(plan.spec.publish.coordinates),
-        "beside": [_beside(beside, attributes) for beside in plan.beside],
+        "beside": [_beside(beside, attributes) for beside in variable.beside],
         "auxiliary": auxiliary_coordinates(coordinates, layout) or None,
-        "grid_mapping": grid_mapping(plan.source, plan.spec.publish.coordinates),
-        "window": window_to_dict(plan.source),
+        "grid_mapping": grid_mapping(variable.source, plan.spec.publish.coordinates),
+        "window": window_to_dict(variable.source),
     }
 
 
@@ -213,10 +213,8 @@ def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[s
         "the shape, dtype and chunking of the result",
         "that the release was made, when, and by which spec",
     ]
-    if (
-        plan.data.query.sensitivity.adjacency == "replace-one"
-        and plan.data.query.name != "precomputed"
-    ):
+    query = plan.variables[0].query
+    if query.sensitivity.adjacency == "replace-one" and query.name != "precomputed":
         shown.append("the number of records")
     declared = plan.spec.publish.attributes
     copied = declared if isinstance(declared, list) else []

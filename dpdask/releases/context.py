@@ -77,7 +77,7 @@ def check_unchanged(context: Context) -> None:
 
     The same noise on two sources would show their difference.
     """
-    if context.plan.source.identity() == context.plan.identity:
+    if context.plan.unchanged:
         return
     entry = context.entry()
     if entry is None:

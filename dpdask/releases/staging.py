@@ -48,20 +48,24 @@ def write(context: Context, reserved: Reserved) -> Staged | Receipt:
 def _write(context: Context, reserved: Reserved) -> Staged:
     key = context.key()
     prepared = reserved.prepared
-    component, assembly = context.plan.data, prepared.assembly
+    variables, assembly = context.plan.variables, prepared.assembly
     if prepared.directions is not None:
         directions = _noise_directions(context, prepared.directions, key)
         component = component_with_directions(context.plan, directions)
         _check_recipe(context, component)
         arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
-        assembly = dataclasses.replace(assembly, data=component, arrays=arrays)
-    work = TileWork(context.plan, component, prepared.data, context.publisher)
+        variables = (context.plan.only.answering(component),)
+        assembly = dataclasses.replace(assembly, variables=variables, arrays=arrays)
+    works = tuple(
+        TileWork(context.plan, variable, intermediates, context.publisher)
+        for variable, intermediates in zip(variables, prepared.data, strict=True)
+    )
     seal = key.seal(_STAGING)
     entries = {entry.key: entry for entry in context.publisher.read_manifest(seal)}
     earlier = frozenset(entries)
     fresh: list[ManifestEntry] = []
     appended_at = time.monotonic()
-    for written in _stage_tiles(context, work, key, entries, set(earlier)):
+    for written in _stage_tiles(context, works, key, entries, set(earlier)):
         fresh += written
         if time.monotonic() - appended_at > _SEGMENT_SECONDS:
             check_open(context)
@@ -69,7 +73,7 @@ def _write(context: Context, reserved: Reserved) -> Staged:
             fresh, appended_at = [], time.monotonic()
     if fresh:
         context.publisher.append_manifest(fresh, seal)
-    return Staged(work, assembly, entries, earlier)
+    return Staged(works, assembly, entries, earlier)
 
 
 def _noise_directions(
@@ -82,7 +86,8 @@ def _noise_directions(
     noted = context.ledger.get_once(context.fingerprint, _DIRECTIONS)
     if noted is None:
         assert context.plan.directions is not None
-        work = TileWork(context.plan, context.plan.directions, intermediates, context.publisher)
+        covariance = context.plan.only.answering(context.plan.directions)
+        work = TileWork(context.plan, covariance, intermediates, context.publisher)
         computed = execution.compute_directions(context.executor, work, key, context.on_progress)
         noted = context.ledger.put_once(context.fingerprint, _DIRECTIONS, json.dumps(computed))
     directions: list[list[float]] = json.loads(noted)
@@ -102,7 +107,7 @@ def _check_recipe(context: Context, component: Component) -> None:
 
 def _stage_tiles(
     context: Context,
-    work: TileWork,
+    works: tuple[TileWork, ...],
     key: ReleaseKey,
     entries: dict[str, ManifestEntry],
     done: set[str],
@@ -111,13 +116,13 @@ def _stage_tiles(
 
     Args:
         context: The run.
-        work: The data component as it is released.
+        works: The variables as they are released.
         key: The release key.
         entries: The manifest entries by key, which grow.
         done: The keys that are not written again.
     """
     conflicts: list[str] = []
-    for written in execution.write(context.executor, work, key, done, context.on_progress):
+    for written in execution.write(context.executor, works, key, done, context.on_progress):
         entries.update((entry.key, entry) for entry in written.entries)
         conflicts += written.conflicts
         yield written.entries
@@ -126,7 +131,7 @@ def _stage_tiles(
     check_unchanged(context)
     context.publisher.remove(conflicts)
     done = set(entries) - set(conflicts)
-    for written in execution.write(context.executor, work, key, done, context.on_progress):
+    for written in execution.write(context.executor, works, key, done, context.on_progress):
         entries.update((entry.key, entry) for entry in written.entries)
         if written.conflicts:
             raise StoreError(
@@ -155,7 +160,7 @@ def _verify(context: Context, staged: Staged) -> Staged:
         key = context.key()
         entries = dict(staged.entries)
         done = set(entries) - set(bad)
-        written = _stage_tiles(context, staged.work, key, entries, done)
+        written = _stage_tiles(context, staged.works, key, entries, done)
         fresh = [entry for part in written for entry in part]
         context.publisher.append_manifest(fresh, key.seal(_STAGING))
         earlier = staged.earlier - set(bad)
@@ -172,7 +177,7 @@ def _verify(context: Context, staged: Staged) -> Staged:
 def _bad_chunks(context: Context, staged: Staged) -> list[str]:
     earlier = set(staged.earlier)
     return execution.verify(
-        context.executor, staged.work, staged.entries, earlier, context.on_progress
+        context.executor, staged.works, staged.entries, earlier, context.on_progress
     )
 
 

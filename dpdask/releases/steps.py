@@ -19,7 +19,7 @@ from dpdask import execution
 from dpdask.errors import LedgerError, ReleaseError, StoreError
 from dpdask.execution import Executor, Intermediates, TileWork
 from dpdask.ledger import LedgerEntry
-from dpdask.planning import Component, ReleasePlan, spec_digest
+from dpdask.planning import ReleasePlan, Variable, spec_digest
 from dpdask.planning.attributes import published_attributes
 from dpdask.planning.coordinates import published_coordinates
 from dpdask.releases.assembly import Assembly
@@ -50,12 +50,12 @@ class Prepared:
     """A release that can be charged.
 
     Args:
-        data: Clip factors and exact answers of the data.
+        data: Clip factors and exact answers of every variable.
         directions: Those of the covariance that noise directions come from, if there is one.
         assembly: What its documents are built from.
     """
 
-    data: Intermediates
+    data: tuple[Intermediates, ...]
     directions: Intermediates | None
     assembly: Assembly
 
@@ -73,13 +73,13 @@ class Staged:
     """A charged release with every tile staged.
 
     Args:
-        work: The data component as it is released.
+        works: The variables as they are released.
         assembly: What its documents are built from.
         entries: The manifest entries of all write chunks by key.
         earlier: The keys of those that an earlier run wrote.
     """
 
-    work: TileWork
+    works: tuple[TileWork, ...]
     assembly: Assembly
     entries: dict[str, ManifestEntry]
     earlier: frozenset[str]
@@ -94,26 +94,31 @@ def prepare(context: Context) -> Prepared:
     _check_reach(plan, context.executor)
     directions = None
     if plan.directions is not None:
-        directions = _intermediates(context, plan.directions)
-    data = _intermediates(context, plan.data)
+        directions = _intermediates(context, plan.only.answering(plan.directions))
+    data = tuple(_intermediates(context, variable) for variable in plan.variables)
     signing_key = load_signing_key()
     assembly = Assembly(
         plan=plan,
         release_id=context.release_id,
-        data=plan.data,
+        variables=plan.variables,
         coordinates=published_coordinates(plan),
-        attributes=published_attributes(plan.spec, plan.source),
+        attributes=tuple(
+            published_attributes(plan.spec, variable.source) for variable in plan.variables
+        ),
         signed_by=None if signing_key is None else key_fingerprint(signing_key.public),
     )
     assembly.check_publishable(signing_key)
-    source_was_read = not data.empty or not plan.source.plain
+    source_was_read = any(
+        not intermediates.empty or not variable.source.plain
+        for variable, intermediates in zip(plan.variables, data, strict=True)
+    )
     if source_was_read:  # which took its time
         check_unchanged(context)
     return Prepared(data, directions, assembly)
 
 
-def _intermediates(context: Context, component: Component) -> Intermediates:
-    return execution.prepare(context.executor, context.plan, component, context.on_progress)
+def _intermediates(context: Context, variable: Variable) -> Intermediates:
+    return execution.prepare(context.executor, context.plan, variable, context.on_progress)
 
 
 def lock_output(context: Context) -> bool:
@@ -155,10 +160,10 @@ def _charge_payload(context: Context) -> Json:
         "output_address": plan.output.address(),
         "curator": plan.spec.budget.curator,
     }
-    if plan.spec.source.window is not None and plan.source.window is not None:
+    window = plan.variables[0].source.window
+    if plan.spec.source.window is not None and window is not None:
         # by index, however the spec names the axis: a series compares it
-        axis = plan.source.window[0]
-        payload["window"] = {**plan.spec.source.window.model_dump(), "axis": axis}
+        payload["window"] = {**plan.spec.source.window.model_dump(), "axis": window[0]}
     return payload
 
 
@@ -252,7 +257,8 @@ def _parse_card(text: str) -> ReleaseCard:
 
 def _check_reach(plan: ReleasePlan, executor: Executor) -> None:
     """Check that tasks reach the source and the output, and that the source is not too large."""
-    if not executor.shares_memory and not (plan.source.storage.shared and plan.output.shared):
+    storages = [plan.output, *(variable.source.storage for variable in plan.variables)]
+    if not executor.shares_memory and not all(storage.shared for storage in storages):
         raise StoreError(
             "memory:// belongs to this process, which other workers cannot reach; use"
             " compute.workers: 1"

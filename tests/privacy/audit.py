@@ -164,7 +164,8 @@ def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Com
         codec="none",
         dimension_names=tuple(f"dim_{axis}" for axis in range(len(whole))),
     )
-    return dataclasses.replace(plan, layout=layout, fingerprint=FINGERPRINT), component
+    variables = (dataclasses.replace(plan.only, layout=layout),)
+    return dataclasses.replace(plan, variables=variables, fingerprint=FINGERPRINT), component
 
 
 def _without_noise(component: Component, reach: float) -> Component:
@@ -358,10 +359,11 @@ class Subject:
         executor, layout = InlineExecutor(), plan.layout
         place = open_storage(f"memory://audit-{id(self)}")
         staging = Publisher.of(place, "audit")
-        intermediates = execution.prepare(executor, plan, component, _quiet)
-        work = execution.TileWork(plan, component, intermediates, staging)
+        variable = plan.only.answering(component)
+        intermediates = execution.prepare(executor, plan, variable, _quiet)
+        work = execution.TileWork(plan, variable, intermediates, staging)
         try:
-            for written in execution.write(executor, work, self.key, set(), _quiet):
+            for written in execution.write(executor, [work], self.key, set(), _quiet):
                 assert not written.conflicts, "a tile was written twice, with other bytes"
             out = np.empty(layout.shape, layout.dtype)
             for index in layout.indices():

@@ -116,10 +116,11 @@ def test_directions_from_a_dp_covariance_and_the_data_along_them(
     values = rng.standard_normal(file.shape)
     expected = first.outputs(values) / records
     executor, fixed = InlineExecutor(), dataclasses.replace(plan, fingerprint=FINGERPRINT)
-    intermediates = execution.prepare(executor, fixed, plan.directions, lambda _progress: None)
+    covariance = fixed.only.answering(plan.directions)
+    intermediates = execution.prepare(executor, fixed, covariance, lambda _progress: None)
     [answer] = intermediates.answers.values()
     staging = Publisher.of(open_storage("memory://directions"), "audit")
-    work = execution.TileWork(fixed, plan.directions, intermediates, staging)
+    work = execution.TileWork(fixed, covariance, intermediates, staging)
     [noisy] = executor.map_unordered(tasks.noisy_answer, [(work.job(ReleaseKey(KEY)), answer)])
     np.testing.assert_array_equal(noisy, (expected + expected.T) / 2)
 

@@ -88,13 +88,14 @@ def _integers(plan: ReleasePlan) -> dict[str, Values]:
     query = plan.data.query
     fields = {field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
     component = dataclasses.replace(plan.data, query=_Parts(**fields))
-    plan = dataclasses.replace(plan, data=component, fingerprint="ab" * 32)
+    variable = plan.only.answering(component)
+    plan = dataclasses.replace(plan, variables=(variable,), fingerprint="ab" * 32)
     place = open_storage(f"memory://joint-{id(plan)}")
     staging = Publisher.of(place, "audit")
     executor, quiet = InlineExecutor(), lambda _progress: None
-    intermediates = execution.prepare(executor, plan, component, quiet)
-    work = execution.TileWork(plan, component, intermediates, staging)
-    for written in execution.write(executor, work, ReleaseKey(KEY), set(), quiet):
+    intermediates = execution.prepare(executor, plan, variable, quiet)
+    work = execution.TileWork(plan, variable, intermediates, staging)
+    for written in execution.write(executor, [work], ReleaseKey(KEY), set(), quiet):
         assert not written.conflicts
     steps = {DATA: component.privatizer.step} | {
         part.name: part.privatizer.step for part in component.parts

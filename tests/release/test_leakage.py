@@ -115,7 +115,7 @@ def test_task_graphs_print_neither_values_nor_keys(space: Workspace) -> None:
     from dpdask.execution import Intermediates, TileWork
 
     staging = Publisher.of(plan.output, "name")
-    job = TileWork(plan, plan.data, Intermediates(), staging).job(ReleaseKey(KEY))
+    job = TileWork(plan, plan.only, Intermediates(), staging).job(ReleaseKey(KEY))
     sealed = exact_tasks.Opaque(np.array([CANARY]))
     task = Task("tile", tasks.write_tiles, job, [(0, 0)], 0, sealed, sealed)
     graph = {
@@ -153,7 +153,7 @@ def test_exceptions_of_tasks_carry_no_value(space: Workspace) -> None:
     from dpdask.execution import Intermediates, TileWork
 
     staging = Publisher.of(plan.output, "name")
-    job = TileWork(plan, plan.data, Intermediates(), staging).job(ReleaseKey(KEY))
+    job = TileWork(plan, plan.only, Intermediates(), staging).job(ReleaseKey(KEY))
     object.__setattr__(job, "privatizer", Broken())
     with pytest.raises(Exception, match="a task failed") as caught:
         tasks.write_tiles(job, [(0, 0)])

@@ -243,6 +243,7 @@ def test_noise_of_summed_queries_has_its_law(space: Workspace, query: str) -> No
 
 def test_components_of_one_release_draw_different_noise(space: Workspace) -> None:
     plan = plan_on_zeros(space)
-    other = dataclasses.replace(plan, data=dataclasses.replace(plan.data, name="directions"))
+    renamed = plan.only.answering(dataclasses.replace(plan.data, name="directions"))
+    other = dataclasses.replace(plan, variables=(renamed,))
     first, second = noise_of(plan), noise_of(other)
     assert abs(np.sum(first * second)) / (plan.entry_std**2 * np.sqrt(first.size)) < 8

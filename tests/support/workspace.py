@@ -140,9 +140,9 @@ def staged_bytes(
     try:
         staging.lock_output()
         with execution.connect(plan.spec.compute, client) as executor:
-            intermediates = execution.prepare(executor, plan, plan.data, quiet)
-            work = execution.TileWork(plan, plan.data, intermediates, staging)
-            for _ in execution.write(executor, work, ReleaseKey(KEY), set(), quiet):
+            intermediates = execution.prepare(executor, plan, plan.only, quiet)
+            work = execution.TileWork(plan, plan.only, intermediates, staging)
+            for _ in execution.write(executor, [work], ReleaseKey(KEY), set(), quiet):
                 pass
         return {name: staging.data.read(name) or b"" for name, _, _ in staging.data.listing()}
     finally:
