@@ -4,7 +4,7 @@ from dpdask.execution.driver import TileWork, compute_directions, verify, write
 from dpdask.execution.executors import DaskExecutor, Executor, InlineExecutor, connect
 from dpdask.execution.passes import Intermediates, prepare
 from dpdask.execution.progress import OnProgress, Progress, no_progress
-from dpdask.execution.tasks import Written
+from dpdask.execution.tiles import Written
 
 __all__ = [
     "DaskExecutor",

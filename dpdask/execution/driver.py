@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdask.execution import tasks
+from dpdask.execution import tasks, tiles
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.passes import Intermediates
 from dpdask.execution.progress import OnProgress, Progress
@@ -52,9 +52,9 @@ class TileWork:
         """The noisy answer."""
         return self.variable.component
 
-    def job(self, key: ReleaseKey) -> tasks.TileJob:
+    def job(self, key: ReleaseKey) -> tiles.TileJob:
         """Return what all tile tasks share; its noise is bound to the recipe of the component."""
-        return tasks.TileJob(
+        return tiles.TileJob(
             source=self.variable.source,
             staging=self.publisher,
             layout=self.variable.layout,
@@ -66,7 +66,7 @@ class TileWork:
             binding=recipe_digest(self.plan.fingerprint, self.component),
             component=self.component.name,
             parts=tuple(
-                tasks.PartJob(
+                tiles.PartJob(
                     part.name,
                     part.privatizer,
                     part.exact_sum,
@@ -77,14 +77,16 @@ class TileWork:
                 for part in self.component.parts
             ),
             beside=tuple(
-                tasks.BesideJob(array.suffix, layout, array.aligned)
+                tiles.BesideJob(array.suffix, layout, array.aligned)
                 for array, layout in self._beside()
             ),
+            layers=self.component.layers,
         )
 
     def _beside(self) -> Iterator[tuple[BesideArray, Layout]]:
         """Yield the arrays that are published beside this component's, each with its layout."""
-        return zip(self.component.query.arrays_beside, self.variable.beside, strict=True)
+        arrays = self.component.arrays_beside(self.variable.layout)
+        return zip(arrays, self.variable.beside, strict=True)
 
     def owned_keys(self, index: Index) -> Iterator[str]:
         """Yield the keys of all write chunks that a tile writes."""
@@ -133,7 +135,7 @@ def write(
     key: ReleaseKey,
     done: set[str],
     on_progress: OnProgress,
-) -> Iterator[tasks.Written]:
+) -> Iterator[tiles.Written]:
     """Release every tile that is not done yet; yield what finished tasks wrote as they come.
 
     Args:
@@ -161,7 +163,7 @@ def write(
 
 def _arguments(
     executor: Executor, work: TileWork, key: ReleaseKey, missing: list[Index]
-) -> Iterator[tuple[tasks.TileJob, *TileArguments]]:
+) -> Iterator[tuple[tiles.TileJob, *TileArguments]]:
     """Yield the arguments of every tile task of one variable."""
     job = work.job(key)
     for batch in _batches(executor, work, missing):

@@ -77,7 +77,13 @@ def check_missing(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
         )
 
 
-def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout, query: Query) -> None:
+def check_public(
+    spec: ReleaseSpec,
+    source: SourceArray,
+    layout: Layout,
+    query: Query,
+    beside: tuple[Layout, ...],
+) -> None:
     """Check that attributes and coordinates exist, fit the result, and can be published with it.
 
     Args:
@@ -85,6 +91,7 @@ def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout, query: 
         source: The source, with its window.
         layout: The released array.
         query: What is computed.
+        beside: The arrays that are published beside it.
 
     Raises:
         DpdaskError: Something cannot be published.
@@ -95,12 +102,24 @@ def check_public(spec: ReleaseSpec, source: SourceArray, layout: Layout, query: 
             f"output.array {layout.name!r} is also the name of a dimension, so readers take it for"
             " the coordinate; rename one of them, by output.array or publish.dimension_names"
         )
+    _check_beside(spec, layout, beside)
     if CARD_ARRAYS in (layout.name, *spec.publish.coordinates):
         raise InvalidSpec(
             f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another output.array"
             " or coordinate"
         )
     check_coordinates(spec, source, query, layout)
+
+
+def _check_beside(spec: ReleaseSpec, layout: Layout, beside: tuple[Layout, ...]) -> None:
+    """Refuse a coordinate or a dimension that is called as an array beside the main one."""
+    for other in beside:
+        if other.name in (*spec.publish.coordinates, *layout.dimension_names):
+            raise InvalidSpec(
+                f"{other.name!r} is published beside the result, and also the name of a dimension"
+                " or a coordinate; rename the result by output.array, or the dimension by"
+                " publish.dimension_names"
+            )
 
 
 def check_output(layout: Layout, data: Component) -> None:
@@ -183,7 +202,7 @@ def check_space(plan: ReleasePlan) -> None:
     """Check that the output can be written and that its disk has enough space."""
     plan.output.check_writable()
     free = plan.output.free_bytes()
-    needed = sum(variable.layout.total_bytes for variable in plan.variables)
+    needed = sum(layout.total_bytes for layout in plan.layouts)
     if plan.spec.publish.codec != "none":
         needed //= 8
     if free is not None and free < needed + 2**20:

@@ -18,7 +18,7 @@ from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.discretize import discretize
 from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
-from dpdask.queries import Clip, ExactSum, Query, SidePart
+from dpdask.queries import Clip, ExactSum, Layer, Query, SidePart
 from dpdask.sensitivity import L2Ball
 from dpdask.spec import CompositionSection, MechanismSection
 from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
@@ -31,6 +31,7 @@ __all__ = [
     "make_component",
     "share_of",
     "together",
+    "with_layers",
 ]
 
 
@@ -162,6 +163,19 @@ def _tiling(query: Query, discretized: Discretized, write_chunk: Shape) -> Tilin
         spanned=spanned,
         symmetric=query.symmetric,
     )
+
+
+def with_layers(component: Component, layers: tuple[Layer, ...]) -> Component:
+    """Return a component with its layers; one tile where a layer needs all of the answer."""
+    if not any(layer.whole for layer in layers):
+        return dataclasses.replace(component, layers=layers)
+    axes = tuple(range(len(component.query.answer_shape)))
+    tiling = dataclasses.replace(component.tiling, spanned=axes)
+    parts = tuple(
+        dataclasses.replace(part, tiling=tiling) if part.aligned else part
+        for part in component.parts
+    )
+    return dataclasses.replace(component, layers=layers, tiling=tiling, parts=parts)
 
 
 def share_of(budget: PrivacyBudget, share: float) -> PrivacyBudget:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
-from dpdask.queries import Query
+from dpdask.queries import BesideArray
 from dpdask.storage import Layout
 
 __all__ = ["layouts_beside"]
 
 
-def layouts_beside(layout: Layout, query: Query) -> tuple[Layout, ...]:
-    """Return the layout of every array beside the main one, in the order of the query.
+def layouts_beside(layout: Layout, arrays: Iterable[BesideArray]) -> tuple[Layout, ...]:
+    """Return the layout of every array beside the main one, in their order.
 
-    An array of the main one's shape has its chunks; a smaller one is a single chunk along the
-    main one's first dimensions, or a single number.
+    An array of the main one's shape has its chunks; a smaller one is a single chunk along its own
+    dimensions or the main one's first ones, or a single number.
     """
     layouts = []
-    for array in query.arrays_beside:
+    for array in arrays:
         name = f"{layout.name}_{array.suffix}"
         if array.aligned:
             layouts.append(dataclasses.replace(layout, name=name, dtype="float64"))
@@ -30,7 +31,7 @@ def layouts_beside(layout: Layout, query: Query) -> tuple[Layout, ...]:
                 shards=None,
                 dtype="float64",
                 codec=layout.codec,
-                dimension_names=layout.dimension_names[: len(array.shape)],
+                dimension_names=array.dimension_names or layout.dimension_names[: len(array.shape)],
             )
         )
     return tuple(layouts)

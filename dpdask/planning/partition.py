@@ -99,7 +99,8 @@ def tile_bytes(variable: Variable) -> int:
     component = variable.component
     item = np.dtype(variable.layout.dtype).itemsize + variable.source.working_dtype.itemsize
     fused = component.privatizer.fused and not component.query.summed
-    return math.prod(component.tiling.extent) * (item if fused else item + 24)
+    layers = 8 * (3 + len(component.layers)) if component.layers else 0
+    return math.prod(component.tiling.extent) * ((item if fused else item + 24) + layers)
 
 
 def tile_batches(

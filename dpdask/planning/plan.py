@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Guarantee
 from dpdask.privatizers.base import Discretized, Privatizer
-from dpdask.queries import ExactSum, Query
+from dpdask.queries import BesideArray, ExactSum, Layer, Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
@@ -69,6 +70,7 @@ class Component:
         warnings: What the mechanism warns of.
         parts: Further noisy sums, charged with the main one.
         choice: Which mechanism ``auto`` chose, and why; None where the spec names one.
+        layers: What is computed from published numbers.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Component:
     warnings: tuple[str, ...]
     parts: tuple[Part, ...] = ()
     choice: Choice | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def privatizer(self) -> Privatizer:
@@ -91,6 +94,11 @@ class Component:
     def noise(self) -> Noise:
         """The noise that is really added."""
         return self.discretized.noise
+
+    def arrays_beside(self, layout: Layout) -> tuple[BesideArray, ...]:
+        """Return the arrays that are published beside the main one: the query's, then layers."""
+        of_layers = (layer.arrays(layout.shape, layout.dimension_names) for layer in self.layers)
+        return (*self.query.arrays_beside, *itertools.chain.from_iterable(of_layers))
 
     def part_name(self, part: Part) -> str:
         """Return what the noise of a further part is drawn for."""
@@ -159,8 +167,12 @@ class Variable:
         return None if step is None else step / self.query.divisor
 
     def answering(self, component: Component) -> Variable:
-        """Return the same source and layout with another noisy answer."""
-        return dataclasses.replace(self, component=component)
+        """Return the same source and layout with another noisy answer.
+
+        Nothing is published beside an answer to another question.
+        """
+        beside = self.beside if component.name == self.component.name else ()
+        return dataclasses.replace(self, component=component, beside=beside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +322,7 @@ class ReleasePlan:
             "tile_shape": list(self.data.tiling.extent),
             "peak_bytes_per_worker": worker_bytes(self),
             "bytes_to_read": self.read_bytes,
-            "bytes_to_write": self.layout.total_bytes,
+            "bytes_to_write": sum(layout.total_bytes for layout in self.layouts),
             "warnings": list(self.warnings),
         }
 

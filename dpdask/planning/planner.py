@@ -13,6 +13,7 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
+from dpdask.planning.build_layers import build_layers
 from dpdask.planning.build_query import build_query
 from dpdask.planning.checks import (
     check_memory,
@@ -23,7 +24,13 @@ from dpdask.planning.checks import (
     check_records,
     check_space,
 )
-from dpdask.planning.component import directions_component, make_component, share_of, together
+from dpdask.planning.component import (
+    directions_component,
+    make_component,
+    share_of,
+    together,
+    with_layers,
+)
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
@@ -119,15 +126,18 @@ def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None,
     if query.labels and query.units_axis is not None:
         source = with_labels(source, query.labels, axis=query.units_axis)
     layout = _layout(spec, source, query)
+    layers = build_layers(spec, query, layout, source)
     directions, data = _components(spec, query, layout)
+    data = with_layers(data, layers)
     check_output(layout, data)
-    check_public(spec, source, layout, query)
+    beside = layouts_beside(layout, data.arrays_beside(layout))
+    check_public(spec, source, layout, query, beside)
     variable = Variable(
         source=source,
         identity=source.identity(),
         component=data,
         layout=layout,
-        beside=layouts_beside(layout, query),
+        beside=beside,
     )
     return directions, variable
 

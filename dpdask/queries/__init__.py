@@ -1,11 +1,13 @@
 """Queries: an answer's shape, what one privacy unit can change of it, its sums over chunks."""
 
-from dpdask.queries.base import BesideArray, Query, RecordSumQuery, SidePart, SummedQuery
+from dpdask.queries.base import Query, RecordSumQuery, SidePart, SummedQuery
+from dpdask.queries.beside import BesideArray
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.queries.counted import CountedMean, CountedSum
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
+from dpdask.queries.layers import Layer, layer_from_dict
 from dpdask.queries.precomputed import Precomputed
 from dpdask.queries.records import Clip, Ranges
 from dpdask.queries.second_moment import SecondMoment
@@ -30,6 +32,7 @@ __all__ = [
     "ExactSum",
     "Histogram",
     "Identity",
+    "Layer",
     "Mean",
     "Precomputed",
     "Query",
@@ -43,6 +46,7 @@ __all__ = [
     "Sum",
     "SummedQuery",
     "is_registered",
+    "layer_from_dict",
     "query_rules",
     "register_query_rules",
     "unregister_query_rules",

@@ -14,6 +14,7 @@ from dpdask.privacy import Adjacency
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.discretize import discretize
+from dpdask.queries.beside import COUNT, DATA, NOISE_STD, BesideArray
 from dpdask.queries.exact_sum import ExactSum, SumBounds, discretize_sum
 from dpdask.queries.records import Clip, Ranges
 from dpdask.sensitivity import SensitivitySet
@@ -30,10 +31,6 @@ __all__ = [
     "SidePart",
     "SummedQuery",
 ]
-
-DATA = "data"  # the main part of an answer
-COUNT = "count"
-NOISE_STD = "noise_std"
 
 PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
 
@@ -65,21 +62,6 @@ class SidePart:
     scale: float
     aligned: bool
     bounds: AnswerBounds
-
-
-@dataclass(frozen=True, kw_only=True)
-class BesideArray:
-    """An array that is published beside the main one.
-
-    Args:
-        suffix: The ending of its name.
-        shape: Its shape.
-        aligned: Whether it has the shape, and so the chunks, of the main array; else it is small.
-    """
-
-    suffix: str
-    shape: Shape
-    aligned: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +111,18 @@ class Query(abc.ABC):
     def arrays_beside(self) -> tuple[BesideArray, ...]:
         """Arrays that are published beside the main one."""
         return ()
+
+    @property
+    def noise_varies(self) -> bool:
+        """Whether the noise of an entry depends on released numbers, and is published with them."""
+        return any(array.suffix == NOISE_STD for array in self.arrays_beside)
+
+    @property
+    def records_in_entry(self) -> int | None:
+        """How many records an entry of the answer adds up, 1 for a mean; None where that is
+        private, or entries are not sums of records.
+        """
+        return None
 
     def offset(self, box: Region) -> Floats | None:
         """Return what is added to a region of the noisy answer after it was divided; None for

@@ -201,11 +201,19 @@ class CountedSum(Sum):
                 suffix=part.name,
                 shape=part.shape if part.aligned or self.groups is not None else (),
                 aligned=part.aligned,
+                long_name="noisy count",
+                units="1",
+                standard_name=None,
             )
             for part in self.beside
         )
-        std = BesideArray(suffix=NOISE_STD, shape=self.answer_shape, aligned=True)
-        return (*counts, std)
+        return (*counts, BesideArray.noise_std(self.answer_shape, aligned=True))
+
+    @property
+    def records_in_entry(self) -> int | None:
+        """All of them, where that many are in every entry."""
+        counted = self.counting is not Counting.NONE or self.groups is not None
+        return None if counted else super().records_in_entry
 
     def release(
         self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
@@ -257,6 +265,11 @@ class CountedMean(CountedSum):
     """The mean of records whose number is private, or of which entries are missing."""
 
     name: ClassVar[str] = "counted-mean"
+
+    @property
+    def records_in_entry(self) -> int:
+        """A mean lies where a record may."""
+        return 1
 
     def release(
         self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
@@ -312,6 +325,8 @@ def _inner_bounds(ranges: Ranges, grid: Grid, box: Region, one: Shape) -> tuple[
 
 class CountedSumRules(QueryRules):
     """The joint radius of a centred sum and its counts."""
+
+    noise_varies = True
 
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records move sum and counts together."""

@@ -62,6 +62,11 @@ class Identity(Query):
             contributions=self.max_contributions,
         )
 
+    @property
+    def records_in_entry(self) -> int:
+        """An entry is that of one record."""
+        return 1
+
     def offset(self, box: Region) -> Floats | None:
         """Return the centre that records were clipped around."""
         if not isinstance(self.bound, Clip) or self.bound.center.zero:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpdask.privacy import Adjacency
 from dpdask.queries.base import Reader, RecordSumQuery
 from dpdask.queries.exact_sum import ExactSum, SumBounds
 from dpdask.queries.records import Clip, Ranges
@@ -50,6 +51,11 @@ class Sum(RecordSumQuery):
             ranges=self.bound if isinstance(self.bound, Ranges) else None,
         )
 
+    @property
+    def records_in_entry(self) -> int | None:
+        """All of them, where their number is public."""
+        return None if self.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE else self.records
+
     def summing_bytes(self, records: int) -> int:
         """Return also 64-bit integers, since steps of clamped records are too fine for doubles."""
         integers = 8 * math.prod(self.region(records)) if isinstance(self.bound, Ranges) else 0
@@ -82,6 +88,11 @@ class Mean(Sum):
     """The sum divided by the public number of records, after noise."""
 
     name: ClassVar[str] = "mean"
+
+    @property
+    def records_in_entry(self) -> int:
+        """A mean lies where a record may."""
+        return 1
 
 
 class SumRules(QueryRules):

@@ -126,11 +126,13 @@ class QueryRules(abc.ABC):
     Attributes:
         keeps_records: Whether records keep their places in the answer.
         symmetric: Whether the noisy answer is averaged with its transpose.
+        noise_varies: Whether the query publishes the noise of every entry beside it.
         origins: Where the sensitivity comes from, by the kind of the bound.
     """
 
     keeps_records: ClassVar[bool] = False
     symmetric: ClassVar[bool] = False
+    noise_varies: ClassVar[bool] = False
     origins: ClassVar[Mapping[str, Origin]] = {
         "l2-clip": Origin.CLIPPED,
         "count": Origin.CLIPPED,

@@ -17,6 +17,7 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.releases.build_card import Charge, make_card
 from dpdask.releases.card import Manifest, ReleaseCard, array_attributes, group_attributes
 from dpdask.releases.card_arrays import CardArrays, noise_arrays
+from dpdask.releases.check_layers import check_layers
 from dpdask.releases.recompute import check_guarantee
 from dpdask.releases.verify import card_statement
 from dpdask.signing import KEY_VARIABLE, SigningKey, fingerprint, sign_statement
@@ -128,6 +129,7 @@ class Assembly:
         card, _ = self.complete(self.card(charge), [], signing_key)
         try:
             check_guarantee(card, self._only.component.noise)
+            check_layers(card)
         except VerificationFailed as error:
             raise InvalidMechanism(
                 f"the release would not verify, and nothing was charged: {error}"

@@ -15,7 +15,6 @@ from dpdask.planning.coordinates import (
     window_to_dict,
 )
 from dpdask.privacy import PrivacyBudget
-from dpdask.queries.base import NOISE_STD
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
 from dpdask.spec.release import ReleaseSpec
@@ -140,11 +139,17 @@ def _released(
         "shards": None if layout.shards is None else list(layout.shards),
         "codec": layout.codec,
         "dimension_names": list(layout.dimension_names),
-        "noise_std": None if variable.beside else variable.entry_std,
+        "noise_std": None if variable.query.noise_varies else variable.entry_std,
         "scale_factor": variable.scale_factor,
         "attributes": attributes,
         "coordinates": list(plan.spec.publish.coordinates),
-        "beside": [_beside(beside, attributes) for beside in variable.beside],
+        "beside": [
+            _beside(beside, array.attributes(attributes))
+            for array, beside in zip(
+                variable.component.arrays_beside(layout), variable.beside, strict=True
+            )
+        ],
+        "layers": [layer.to_dict() for layer in variable.component.layers],
         "auxiliary": auxiliary_coordinates(coordinates, layout) or None,
         "grid_mapping": grid_mapping(variable.source, plan.spec.publish.coordinates),
         "window": window_to_dict(variable.source),
@@ -152,7 +157,7 @@ def _released(
 
 
 def _beside(layout: Layout, attributes: Json) -> Json:
-    """Return an array beside the main one; its name ends with what it is."""
+    """Return an array beside the main one, enough to build its metadata again."""
     return {
         "array": layout.name,
         "shape": list(layout.shape),
@@ -161,18 +166,8 @@ def _beside(layout: Layout, attributes: Json) -> Json:
         "dtype": layout.dtype,
         "codec": layout.codec,
         "dimension_names": list(layout.dimension_names),
-        "attributes": _attributes_beside(layout.name, attributes),
+        "attributes": attributes,
     }
-
-
-def _attributes_beside(name: str, attributes: Json) -> Json:
-    """Return CF attributes: counts have no unit, standard deviations that of the main array."""
-    if name.endswith(f"_{NOISE_STD}"):
-        units = {"units": attributes["units"]} if "units" in attributes else {}
-        standard = attributes.get("standard_name")
-        named = {} if standard is None else {"standard_name": f"{standard} standard_error"}
-        return {**units, **named, "long_name": "standard deviation of the noise"}
-    return {"units": "1", "long_name": "noisy count"}
 
 
 def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:

@@ -141,6 +141,13 @@ class ArrayFacts(_Facts):
     attributes: Json
 
 
+class LayerFacts(_Facts):
+    """A layer: post-processing of published numbers."""
+
+    name: str
+    configuration: Json
+
+
 class Composition(_Facts):
     """This release among the dataset's."""
 
@@ -185,6 +192,10 @@ class Released(_Facts):
     beside: list[ArrayFacts] = Field(
         default_factory=list, description="arrays published beside the main one"
     )
+    layers: list[LayerFacts] = Field(
+        default_factory=list,
+        description="what was computed from published numbers, in the order of the arrays beside",
+    )
     auxiliary: list[str] | None = Field(
         default=None,
         description="coordinates that are not named after a dimension: the array's CF attribute"
@@ -201,7 +212,7 @@ class Released(_Facts):
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
         """Leave out optional parts, so that cards without them keep their bytes."""
         document: Json = handler(self)
-        optional = ("auxiliary", "grid_mapping", "window", "beside")
+        optional = ("auxiliary", "grid_mapping", "window", "beside", "layers")
         return {name: value for name, value in document.items() if value or name not in optional}
 
 

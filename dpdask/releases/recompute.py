@@ -207,7 +207,7 @@ def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> Non
     shape = card.query["answer_shape"]
     if list(noise.tensor_shape) != shape or card.released.shape != shape:
         raise VerificationFailed("the noise on the card is for another shape than its answer")
-    if (card.released.noise_std is None) != bool(card.released.beside):
+    if (card.released.noise_std is None) != answer.rules.noise_varies:
         raise VerificationFailed("the card states one noise level for parts that have several")
     if card.released.noise_std is None:
         return

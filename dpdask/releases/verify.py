@@ -20,6 +20,7 @@ from dpdask.releases.card import (
     group_attributes,
 )
 from dpdask.releases.card_arrays import with_arrays
+from dpdask.releases.check_layers import check_layers
 from dpdask.releases.recompute import check_guarantee
 from dpdask.signing import (
     PublicKey,
@@ -83,6 +84,7 @@ def verify_release(
     check_objects(storage, card, root)
     _check_documents(storage, card, root)
     check_guarantee(card, _noise_of(storage, card))
+    check_layers(card)
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)

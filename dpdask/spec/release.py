@@ -23,6 +23,7 @@ from dpdask.spec.fields import (
     Vector,
     Whole,
 )
+from dpdask.spec.layers import Layers
 from dpdask.spec.mechanism import AutoSection, Mechanism
 from dpdask.spec.query import Query
 from dpdask.spec.secrets import ClusterOptions, LedgerUrl, StorageOptions, Url
@@ -219,6 +220,8 @@ class PublishSection(Section):
         coordinates: Arrays beside the source that are public.
         records_are_public: Whether coordinates along the records, such as names of people, are
             public; refused otherwise.
+        layers: What is computed from the noisy result and published beside it, such as
+            ``non-negative``; a list within the list is applied in order.
         description: A text for the release card, and the ``long_name`` of the result.
         edition: Another edition of the same spec is another release, with its own charge.
     """
@@ -230,6 +233,7 @@ class PublishSection(Section):
     attributes: Attributes = Field(default_factory=list)
     coordinates: list[str] = Field(default_factory=list)
     records_are_public: bool = False
+    layers: Layers = Field(default_factory=list)
     description: str | None = None
     edition: Positive = 1
 

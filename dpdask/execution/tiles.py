@@ -1,0 +1,365 @@
+"""One tile of an answer: its noise, what is published of it, and the layers computed from that.
+
+The rules of :mod:`dpdask.execution.exact_tasks` hold here too: nothing may show a raw value.
+Layers see what is published alone, as whoever reads the release sees it: they are post-processing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpdask.execution.exact_tasks import Sums
+from dpdask.keystream import ReleaseKey, TransferableKey
+from dpdask.noise import SphericalNoise
+from dpdask.planning.tiling import Index, Tiling
+from dpdask.privatizers.base import Privatizer, Tile
+from dpdask.privatizers.chunk_radii import chunk_radii
+from dpdask.privatizers.clipping import clip_factors, record_norms
+from dpdask.queries import Clip, ExactSum, Layer, Query
+from dpdask.queries.base import DATA
+from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
+from dpdask.types import Array, Floats, Integers
+
+__all__ = [
+    "BesideJob",
+    "PartJob",
+    "Released",
+    "TileJob",
+    "Written",
+    "noisy_sum",
+    "put_tile",
+    "released_tile",
+    "tile_radii",
+]
+
+Released = Mapping[str, Array]
+"""What is published of a tile: the main array as ``data``, others by their suffixes."""
+
+
+_local = threading.local()
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """Return this thread's buffer, kept between tiles: fresh memory costs more than the noise."""
+    size = math.prod(shape) * dtype.itemsize
+    kept = getattr(_local, name, None)
+    if kept is None or kept.size < size:
+        kept = np.empty(size, np.uint8)
+        setattr(_local, name, kept)
+    return kept[:size].view(dtype).reshape(shape)
+
+
+class Written(NamedTuple):
+    """What a task wrote: the entries of its write chunks, and the keys where other bytes lay."""
+
+    entries: list[ManifestEntry]
+    conflicts: list[str]
+
+
+class PartJob(NamedTuple):
+    """A further noisy sum: how its noise is added, under which name it is drawn, and its tiles."""
+
+    name: str
+    privatizer: Privatizer
+    exact_sum: ExactSum
+    component: str
+    tiling: Tiling
+    aligned: bool
+
+
+class BesideJob(NamedTuple):
+    """An array that is published beside the main one: what of the answer it is, and its layout."""
+
+    suffix: str
+    layout: Layout
+    aligned: bool
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TileJob:
+    """What all tile tasks of a component share.
+
+    Args:
+        source: The array to read.
+        staging: Where write chunks go.
+        layout: How they are encoded, and their keys.
+        tiling: The tiles of the answer.
+        query: The query that is answered.
+        privatizer: How a tile is bounded, discretized and given noise.
+        exact_sum: How records are summed exactly, None for a query that is not a sum.
+        key: The release key, in its transferable form.
+        binding: The digest of the recipe that the noise is drawn for.
+        component: The name of the component, which its noise depends on too.
+        parts: Further noisy sums of the answer.
+        beside: The arrays that are published beside the main one.
+        layers: What is computed from published numbers.
+    """
+
+    source: SourceArray
+    staging: Publisher
+    layout: Layout
+    tiling: Tiling
+    query: Query
+    privatizer: Privatizer
+    exact_sum: ExactSum | None
+    key: TransferableKey
+    binding: str
+    component: str
+    parts: tuple[PartJob, ...] = ()
+    beside: tuple[BesideJob, ...] = ()
+    layers: tuple[Layer, ...] = ()
+
+    def __repr__(self) -> str:
+        return "<TileJob>"
+
+    def stds(self) -> dict[str, float]:
+        """Return the standard deviation of the noise of every part."""
+        return {DATA: self.privatizer.noise.entry_std} | {
+            part.name: part.privatizer.noise.entry_std for part in self.parts
+        }
+
+
+def released_tile(
+    job: TileJob,
+    key: ReleaseKey,
+    index: Index,
+    *,
+    sums: Sums | None,
+    factors: tuple[int, Floats] | None,
+    radii: Mapping[Index, float],
+) -> Released:
+    """Return a tile with its noise as it is published, and what the query publishes beside it.
+
+    Args:
+        job: What all tile tasks share.
+        key: The release key.
+        index: The tile.
+        sums: The exact answer, None where the tile itself is read.
+        factors: Clip factors from the pass over norms with the first one's record, if any.
+        radii: The norms of all tiles' spherical noise.
+    """
+    box = job.tiling.box(index)
+    if sums is not None and job.query.arrays_beside:
+        return _joint_tile(job, key, index, sums)
+    shrink: Floats | None = None
+    if sums is None:
+        block = _bounded_from(job, box)
+        shrink = _factors(job, box, block, factors)
+    else:
+        block = _on_grid(job, _tile_of(sums[DATA], box))
+    released = _released(job, key, index, box, block, shrink, radii.get(index))
+    if job.query.symmetric:
+        released = _symmetrised(job, key, index, block, released, radii)
+    return {DATA: released}
+
+
+def put_tile(job: TileJob, index: Index, released: Released, written: Written) -> None:
+    """Stage a released tile with its layers, and its mirror image where the answer is symmetric.
+
+    What is not aligned with the tiles is written with the first one.
+    """
+    _put_arrays(job, index, released, written)
+    if job.query.symmetric and index[0] != index[1]:
+        mirrored = {name: np.ascontiguousarray(values.T) for name, values in released.items()}
+        _put_arrays(job, index[::-1], mirrored, written)
+
+
+def _put_arrays(job: TileJob, index: Index, released: Released, written: Written) -> None:
+    _put_chunks(job, job.layout, index, released[DATA], written)
+    if not job.beside:
+        return
+    arrays = {**released, **_layers(job, released, job.tiling.box(index))}
+    for array in job.beside:
+        if array.aligned:
+            _put_chunks(job, array.layout, index, arrays[array.suffix], written)
+        elif not any(index):
+            shape = array.layout.shape
+            whole = arrays[array.suffix].reshape(shape)
+            _put(job, array.layout, (0,) * len(shape), whole, written)
+
+
+def _layers(job: TileJob, released: Released, box: Region) -> dict[str, Array]:
+    """Return the layers of a tile, computed from what is published of it."""
+    if not job.layers:
+        return {}
+    published = {name: _as_published(job, name, values) for name, values in released.items()}
+    layers: dict[str, Array] = {}
+    with np.errstate(all="ignore"):  # no value may be told from another by a warning
+        for layer in job.layers:
+            layers |= layer.apply(published, box)
+    return layers
+
+
+def _as_published(job: TileJob, name: str, values: Array) -> Floats:
+    """Return numbers as a reader decodes them, which no layer may change."""
+    numbers: Floats = values.astype(np.float64)
+    if name == DATA and values.dtype.kind == "i":
+        numbers *= (job.privatizer.step or 1.0) / job.query.divisor
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _bounded_from(job: TileJob, box: Region) -> Array:
+    """Return a tile of the source as it is bounded: missing entries at the centre, or everything
+    measured from the centre where records are clipped around one.
+    """
+    block = job.source.read(box, functools.partial(_scratch, "in"))
+    bound = job.query.bound
+    if isinstance(bound, Clip):
+        return bound.center.shifted(block, box)
+    return block if bound is None else bound.center.fill(block, box)
+
+
+def _joint_tile(job: TileJob, key: ReleaseKey, index: Index, sums: Sums) -> Released:
+    """Return one tile of an answer of several parts, and what is published beside it."""
+    box = job.tiling.box(index)
+    total = _on_grid(job, _tile_of(sums[DATA], box))
+    noisy = {DATA: _noisy(job, key, job.privatizer, job.component, index, box, total)}
+    for part in job.parts:
+        at = index if part.aligned else (0,) * len(part.tiling.shape)
+        region = part.tiling.box(at)
+        block = part.exact_sum.answer(_tile_of(sums[part.name], region))
+        noisy[part.name] = _noisy(job, key, part.privatizer, part.component, at, region, block)
+    released = job.query.release(noisy, job.stds(), box)
+    return {**released, DATA: released[DATA].astype(job.layout.dtype, copy=False)}
+
+
+def _noisy(
+    job: TileJob,
+    key: ReleaseKey,
+    privatizer: Privatizer,
+    component: str,
+    index: Index,
+    box: Region,
+    block: Array,
+) -> Floats:
+    """Return a tile of one part with its noise."""
+    out = np.empty(block.shape, np.float64)
+    stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=component, index=index)
+    privatizer.apply(Tile(values=block, box=box, stream=stream), out)
+    return out
+
+
+def _put_chunks(
+    job: TileJob, layout: Layout, index: Index, values: Array, written: Written
+) -> None:
+    for chunk_index, inner in job.tiling.write_chunks(index):
+        _put(job, layout, chunk_index, values[inner].astype(layout.dtype, copy=False), written)
+
+
+def _on_grid(job: TileJob, total: Integers) -> Array:
+    """Return an exact sum as values on the grid of the answer."""
+    assert job.exact_sum is not None
+    return job.exact_sum.answer(total)
+
+
+def _tile_of(answer: Integers, box: Region) -> Integers:
+    """Return the part of an exact answer that a tile is; it may be of that tile alone already."""
+    shape = tuple(part.stop - part.start for part in box)
+    return answer if answer.shape[-len(shape) :] == shape else answer[box]
+
+
+def _put(job: TileJob, layout: Layout, chunk_index: Index, block: Array, written: Written) -> None:
+    entry = job.staging.put(layout, chunk_index, block)
+    if entry is None:
+        written.conflicts.append(layout.key(chunk_index))
+    else:
+        written.entries.append(entry)
+
+
+def _factors(
+    job: TileJob, box: Region, block: Array, factors: tuple[int, Floats] | None
+) -> Floats | None:
+    """Return the clip factors of a tile's records.
+
+    They come from the pass over norms, or from the tile itself where it holds whole records.
+    """
+    bound, grid = job.query.bound, job.privatizer.clip_grid
+    if not isinstance(bound, Clip) or grid is None:
+        return None
+    if factors is not None:
+        first, values = factors
+        part = box[bound.record_axis]
+        return values[part.start - first : part.stop - first]
+    return clip_factors(
+        record_norms(block, record_axis=bound.record_axis, step=grid.step), grid=grid
+    )
+
+
+def _released(
+    job: TileJob,
+    key: ReleaseKey,
+    index: Index,
+    box: Region,
+    block: Array,
+    factors: Floats | None,
+    radius: float | None,
+) -> Array:
+    """Return a tile with its noise, in the type that it is written in or as it is averaged."""
+    dtype = np.dtype(job.layout.dtype)
+    offset = job.query.offset(box)
+    untouched = job.query.divisor == 1 and not job.query.symmetric and offset is None
+    plain = dtype.kind == "i" or untouched
+    kind = dtype if plain else np.dtype(np.float64)
+    out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
+    stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=job.component, index=index)
+    job.privatizer.apply(
+        Tile(values=block, box=box, stream=stream, factors=factors, radius=radius), out
+    )
+    if not plain:
+        out /= job.query.divisor
+        if offset is not None:
+            out += offset
+    return out if job.query.symmetric else out.astype(dtype, copy=False)
+
+
+def _symmetrised(
+    job: TileJob,
+    key: ReleaseKey,
+    index: Index,
+    block: Array,
+    released: Array,
+    radii: Mapping[Index, float],
+) -> Array:
+    """Return (Y + Y')/2: a tile's own noise averaged with that of its mirror image."""
+    mirror = index[::-1]
+    other = released
+    if mirror != index:
+        across = tuple(job.tiling.box(mirror))
+        transposed = np.ascontiguousarray(block.T)
+        other = _released(job, key, mirror, across, transposed, None, radii.get(mirror))
+    average: Array = ((released + other.T) / 2).astype(job.layout.dtype)
+    return average
+
+
+def tile_radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
+    """Return the norm of every tile's noise where all share one direction, equal in every task."""
+    noise = job.privatizer.noise
+    if not isinstance(noise, SphericalNoise):
+        return {}
+    indices = list(np.ndindex(*job.tiling.counts))
+    sizes = [
+        math.prod(part.stop - part.start for part in job.tiling.box(index)) for index in indices
+    ]
+    drawn = chunk_radii(
+        key,
+        fingerprint=bytes.fromhex(job.binding),
+        component=job.component,
+        law=noise.law,
+        chunk_sizes=sizes,
+    )
+    return dict(zip(indices, drawn.tolist(), strict=True))
+
+
+def noisy_sum(job: TileJob, key: ReleaseKey, sums: Sums) -> Array:
+    """Return an answer of one tile with its noise, not yet averaged with its transpose."""
+    index = (0,) * len(job.tiling.shape)
+    block = _on_grid(job, sums[DATA])
+    return _released(job, key, index, job.tiling.box(index), block, None, None)

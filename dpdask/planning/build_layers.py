@@ -1,0 +1,130 @@
+"""From the key ``publish.layers`` of a spec to layers.
+
+A layer takes one class, one section and one line: ``register_layer(SectionClass, builder)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dpdask.errors import InvalidSpec
+from dpdask.planning.naming import released_axis
+from dpdask.queries import Query, Ranges
+from dpdask.queries.layers import (
+    Clamped,
+    Integer,
+    Layer,
+    NonNegative,
+    Sequence,
+)
+from dpdask.spec import layers as sections
+from dpdask.spec.layers import LAYERS, LayerSection
+from dpdask.spec.release import ReleaseSpec
+from dpdask.storage import Layout, SourceArray
+
+__all__ = ["LayerInputs", "build_layers", "register_layer", "unregister_layer"]
+
+MOST_WHOLE_ENTRIES = 2**25  # of an answer that a layer needs at once, in one tile
+
+_S = TypeVar("_S", bound=LayerSection)
+_Build = Callable[[LayerSection, "LayerInputs"], Layer]
+_BUILDERS: dict[type[LayerSection], _Build] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputs:
+    """What a layer is built from: the query, the main array, and the source with its window."""
+
+    query: Query
+    layout: Layout
+    source: SourceArray
+
+
+def register_layer(section: type[_S], builder: Callable[[_S, LayerInputs], Layer]) -> None:
+    """Add a layer: the section that specs name it by, and the function that builds it."""
+    LAYERS.register(section)
+
+    def build(content: LayerSection, inputs: LayerInputs) -> Layer:
+        assert isinstance(content, section)
+        return builder(content, inputs)
+
+    _BUILDERS[section] = build
+
+
+def unregister_layer(section: type[LayerSection]) -> None:
+    """Remove a layer. Idempotent."""
+    LAYERS.unregister(section)
+    _BUILDERS.pop(section, None)
+
+
+def build_layers(
+    spec: ReleaseSpec, query: Query, layout: Layout, source: SourceArray
+) -> tuple[Layer, ...]:
+    """Return the layers of a spec, checked against the result.
+
+    Args:
+        spec: The spec of the release.
+        query: What is computed.
+        layout: The main array.
+        source: The source, with its window.
+
+    Raises:
+        InvalidSpec: A layer does not go with the result, or two have one name.
+    """
+    inputs = LayerInputs(query=query, layout=layout, source=source)
+    layers = tuple(_in_order(listed, inputs) for listed in spec.publish.layers)
+    _check_names(layers, query, layout)
+    entries = math.prod(layout.shape)
+    for layer in layers:
+        if layer.whole and entries > MOST_WHOLE_ENTRIES:
+            raise InvalidSpec(
+                f"publish.layers: {layer.name} needs all {entries} entries of the result at once,"
+                f" at most {MOST_WHOLE_ENTRIES}; drop it, and compute it from what is published"
+            )
+    return layers
+
+
+def _in_order(listed: list[LayerSection], inputs: LayerInputs) -> Layer:
+    """Return one layer, or several that are applied one after the other."""
+    built = tuple(_BUILDERS[type(section)](section, inputs) for section in listed)
+    return built[0] if len(built) == 1 else Sequence.of(built)
+
+
+def _check_names(layers: tuple[Layer, ...], query: Query, layout: Layout) -> None:
+    """Refuse two layers of one name."""
+    taken = {array.suffix for array in query.arrays_beside}
+    for layer in layers:
+        for array in layer.arrays(layout.shape, layout.dimension_names):
+            if array.suffix in taken:
+                raise InvalidSpec(
+                    f"publish.layers: two arrays would be {layout.name}_{array.suffix}; name every"
+                    " layer once"
+                )
+            taken.add(array.suffix)
+
+
+def _build_clamped(section: sections.ClampedSection, inputs: LayerInputs) -> Clamped:
+    """Return the public ranges of the answer's entries, which follow from those of the records."""
+    query = inputs.query
+    bound, records = query.bound, query.records_in_entry
+    if not isinstance(bound, Ranges) or records is None:
+        why = (
+            "its entries add up a private number of records"
+            if isinstance(bound, Ranges)
+            else "its bound is not ranges"
+        )
+        raise InvalidSpec(
+            f"publish.layers: clamped needs a public range of every entry, and {why}; drop it, or"
+            " release an identity or a mean with privacy_unit.ranges"
+        )
+    ranges = tuple((records * low, records * high) for low, high in bound.pairs)
+    axis = released_axis(query, bound.feature_axis) if len(ranges) > 1 else None
+    return Clamped(ranges=ranges, axis=axis)
+
+
+register_layer(sections.NonNegativeSection, lambda section, inputs: NonNegative())
+register_layer(sections.IntegerSection, lambda section, inputs: Integer())
+register_layer(sections.ClampedSection, _build_clamped)

@@ -1,0 +1,59 @@
+"""Arrays that are published beside the main one: counts, standard deviations, layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpdask.types import Json, Shape
+
+__all__ = ["COUNT", "DATA", "NOISE_STD", "BesideArray"]
+
+DATA = "data"  # the main part of an answer
+COUNT = "count"
+NOISE_STD = "noise_std"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideArray:
+    """An array that is published beside the main one, as ``<main>_<suffix>``.
+
+    Args:
+        suffix: The ending of its name.
+        shape: Its shape.
+        aligned: Whether it has the shape, and so the chunks, of the main array; else it is small,
+            and written as one chunk.
+        long_name: What it is, for readers.
+        units: Its units; None for those of the main array.
+        standard_name: Its CF standard name, where ``{}`` stands for that of the main array; None
+            for none.
+        dimension_names: The names of its dimensions; None for the first ones of the main array.
+    """
+
+    suffix: str
+    shape: Shape
+    aligned: bool
+    long_name: str
+    units: str | None = None
+    standard_name: str | None = "{}"
+    dimension_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def noise_std(cls, shape: Shape, *, aligned: bool) -> BesideArray:
+        """Return the standard deviation of every entry's noise."""
+        return cls(
+            suffix=NOISE_STD,
+            shape=shape,
+            aligned=aligned,
+            long_name="standard deviation of the noise",
+            standard_name="{} standard_error",
+        )
+
+    def attributes(self, main: Json) -> Json:
+        """Return its CF attributes, given the public ones of the main array."""
+        attributes: Json = {"long_name": self.long_name}
+        units = self.units or main.get("units")
+        if units is not None:
+            attributes["units"] = units
+        if self.standard_name is not None and "standard_name" in main:
+            attributes["standard_name"] = self.standard_name.format(main["standard_name"])
+        return attributes

@@ -1,0 +1,64 @@
+"""The ``publish.layers`` of a release spec: one section class for each layer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from dpdask.spec.registry import NamedSection, SectionRegistry
+
+__all__ = [
+    "LAYERS",
+    "ClampedSection",
+    "IntegerSection",
+    "Layer",
+    "LayerSection",
+    "Layers",
+    "NonNegativeSection",
+]
+
+
+class LayerSection(NamedSection):
+    """The base of every section under ``publish.layers``."""
+
+
+LAYERS = SectionRegistry("layer", LayerSection)
+
+Layer = Annotated[LayerSection, LAYERS]
+"""The type of one layer: its name, or a mapping with its options."""
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+_InOrder = Annotated[
+    list[Layer],
+    Field(min_length=1),
+    BeforeValidator(_as_list, json_schema_input_type=Layer | list[Layer]),
+]
+
+Layers = list[_InOrder]
+"""The type of a spec's key ``publish.layers``; a list within it is applied in order."""
+
+
+@LAYERS.register
+class NonNegativeSection(LayerSection):
+    """``non-negative``: entries below zero are zero."""
+
+    name: Literal["non-negative"]
+
+
+@LAYERS.register
+class IntegerSection(LayerSection):
+    """``integer``: entries rounded to whole numbers."""
+
+    name: Literal["integer"]
+
+
+@LAYERS.register
+class ClampedSection(LayerSection):
+    """``clamped``: entries within the public range that follows from ``privacy_unit.ranges``."""
+
+    name: Literal["clamped"]
