@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.queries import BesideArray, layer_from_dict
-from dpdask.releases.card import ArrayFacts, ReleaseCard
+from dpdask.releases.card import ReleaseCard
 from dpdask.types import Json
 
 __all__ = ["check_layers"]
@@ -24,8 +24,8 @@ def check_layers(card: ReleaseCard) -> None:
     released = card.released
     recorded = released.beside[len(released.beside) - len(arrays) :]
     if len(recorded) != len(arrays) or not all(
-        _facts(array, card) == _recorded(facts)
-        for array, facts in zip(arrays, recorded, strict=True)
+        _described(array, card) == each.model_dump(exclude={"shards", "codec"})
+        for array, each in zip(arrays, recorded, strict=True)
     ):
         raise VerificationFailed("the arrays on the card are not those that its layers add")
 
@@ -35,12 +35,12 @@ def _arrays_of_layers(card: ReleaseCard) -> list[BesideArray]:
     shape, names = tuple(released.shape), tuple(released.dimension_names)
     return [
         array
-        for facts in released.layers
-        for array in layer_from_dict(facts.model_dump()).arrays(shape, names)
+        for layer in released.layers
+        for array in layer_from_dict(layer.model_dump()).arrays(shape, names)
     ]
 
 
-def _facts(array: BesideArray, card: ReleaseCard) -> Json:
+def _described(array: BesideArray, card: ReleaseCard) -> Json:
     """Return what a layer says of its array."""
     released = card.released
     names = array.dimension_names or tuple(released.dimension_names[: len(array.shape)])
@@ -52,7 +52,3 @@ def _facts(array: BesideArray, card: ReleaseCard) -> Json:
         "dimension_names": list(names),
         "attributes": array.attributes(released.attributes),
     }
-
-
-def _recorded(facts: ArrayFacts) -> Json:
-    return facts.model_dump(exclude={"shards", "codec"})
