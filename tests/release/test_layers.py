@@ -55,7 +55,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "laplace": {"query": "mean", "privacy_unit": RANGES, "mechanism": "laplace"},
     "rank-one": {"query": "mean", "mechanism": "rank-one", "accept_uncertified": True},
     "histogram": {"query": HISTOGRAM, "privacy_unit": {"record_dim": 0}},
-    "covariance": {"query": "covariance", "publish": {"chunks": [3, 3]}},
+    "second-moment": {"query": "second-moment", "publish": {"chunks": [3, 3]}},
     "precomputed": {
         "query": {"name": "precomputed", "l2_sensitivity": 0.5},
         "privacy_unit": {},
@@ -187,7 +187,7 @@ def test_a_lost_chunk_of_a_layer_is_written_again_with_the_same_bytes(
     space: Workspace,
 ) -> None:
     space.source(people(), chunks=(16, 8))
-    spec = space.spec(query="covariance", publish={"chunks": [3, 3], "layers": ["integer"]})
+    spec = space.spec(query="second-moment", publish={"chunks": [3, 3], "layers": ["integer"]})
     plan = make_plan(parse_release_spec(spec))
     first = staged_bytes(plan)
     work = driver.TileWork(plan, plan.data, None, None)  # type: ignore[arg-type]
@@ -273,7 +273,9 @@ def largest() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("largest")
-@pytest.mark.parametrize("case", ["identity", "covariance", "rank-one", "sharded", "counted-mean"])
+@pytest.mark.parametrize(
+    "case", ["identity", "second-moment", "rank-one", "sharded", "counted-mean"]
+)
 def test_a_layer_may_see_the_whole_answer(space: Workspace, case: str) -> None:
     space.source(people(), chunks=(16, 8))
     space.release(**with_layers(QUERIES[case], ["largest", "integer"]))
