@@ -53,6 +53,16 @@ QUERIES: dict[str, dict[str, Any]] = {
     },
     "counted-mean": {"query": "mean", "privacy_unit": COUNTED, "publish": {"chunks": [3]}},
     "laplace": {"query": "mean", "privacy_unit": RANGES, "mechanism": "laplace"},
+    "dp-directions": {
+        "query": "identity",
+        "privacy_unit": {"record_dim": 0, "l2_clip_norm": 1.0},
+        "mechanism": {
+            "name": "udn",
+            "axis": 1,
+            "weights": [1, 2, 3, 4, 5, 6, 7, 8],
+            "directions": {"from": "dp-covariance", "share": 0.2},
+        },
+    },
     "rank-one": {"query": "mean", "mechanism": "rank-one", "accept_uncertified": True},
     "histogram": {"query": HISTOGRAM, "privacy_unit": {"record_dim": 0}},
     "second-moment": {"query": "second-moment", "publish": {"chunks": [3, 3]}},
@@ -190,7 +200,7 @@ def test_a_lost_chunk_of_a_layer_is_written_again_with_the_same_bytes(
     spec = space.spec(query="second-moment", publish={"chunks": [3, 3], "layers": ["integer"]})
     plan = make_plan(parse_release_spec(spec))
     first = staged_bytes(plan)
-    work = driver.TileWork(plan, plan.data, None, None)  # type: ignore[arg-type]
+    work = driver.TileWork(plan, plan.only, None, None)  # type: ignore[arg-type]
     assert sorted(key for index in work.missing(set()) for key in work.owned_keys(index)) == sorted(
         first
     )
