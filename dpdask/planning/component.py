@@ -126,7 +126,10 @@ def _joint_component(
             warnings=calibrated.warnings,
             choice=calibrated.choice,
         )
-        parts = tuple(_part(side, sigma, mu, component.tiling) for side in query.beside)
+        # Relative to the noise that is really added, rounding included: the joint radius is for
+        # counts with that much noise or more.
+        added = discretized.noise.entry_std
+        parts = tuple(_part(side, added, mu, component.tiling) for side in query.beside)
         component = dataclasses.replace(component, parts=parts)
         real = _verified_mu(component)
         if real <= mu:

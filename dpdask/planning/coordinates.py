@@ -57,6 +57,8 @@ def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layo
             f"publish.coordinates: {layout.name!r} is the name of the released array; rename"
             " that by output.array, or drop it"
         )
+    _check_labels(source, query, names)
+    _check_distinct(query, layout, names)
     along = _released_window_name(source, query, layout)
     schemas = {name: coordinate_schema(source, name, along) for name in names}
     for name, schema in schemas.items():
@@ -67,6 +69,30 @@ def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layo
         raise StoreError(
             f"publish.coordinates hold {total / 1e9:.3g} GB, and are copied whole: at most"
             f" {_MOST_COORDINATE_BYTES / 1e9:.3g} GB; drop the largest"
+        )
+
+
+def _check_labels(source: SourceArray, query: Query, names: list[str]) -> None:
+    """Refuse the labels by which records are grouped, whatever their dimension is called."""
+    private = {source.path_beside(label).strip("/") for label in query.labels}
+    for name in names:
+        if source.path_beside(name).strip("/") in private:
+            raise StoreError(
+                f"publish.coordinates: {name!r} holds the private label of every record; drop it,"
+                " the groups themselves are published beside the result"
+            )
+
+
+def _check_distinct(query: Query, layout: Layout, names: list[str]) -> None:
+    """Refuse a name for two arrays: coordinates, groups, and what stands beside the result."""
+    beside = [f"{layout.name}_{array.suffix}" for array in query.arrays_beside]
+    groups = layout.dimension_names[: len(query.labels)]
+    published = [layout.name, CARD_ARRAYS, *beside, *groups, *names]
+    repeated = sorted({name for name in published if published.count(name) > 1})
+    if repeated:
+        raise InvalidSpec(
+            f"two arrays of the release would be called {repeated[0]!r}; rename one by"
+            " output.array or publish.dimension_names, or drop it from publish.coordinates"
         )
 
 

@@ -89,7 +89,9 @@ def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean:
         return Counting.NONE
     if mean or grouped or isinstance(bound, Clip):
         return Counting.RECORDS
-    one_entry = math.prod(inputs.shape) == inputs.shape[bound.record_axis or 0]
+    # a product over the other axes: no records must give the plan of one
+    others = (size for axis, size in enumerate(inputs.shape) if axis != bound.record_axis)
+    one_entry = math.prod(others) == 1
     return Counting.NONE if one_entry or not inputs.counts_beside else Counting.RECORDS
 
 

@@ -1,0 +1,112 @@
+"""Attacks on sums with counts and groups that once worked, each with a twin that must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpdask.errors import DpdaskError, InvalidSpec, StoreError
+from dpdask.planning import ReleasePlan, make_plan
+from dpdask.planning.verified import recorded_answer
+from dpdask.spec import parse_release_spec
+from tests.support.workspace import Workspace
+
+
+def _plan(space: Workspace, **changes: Any) -> ReleasePlan:
+    return make_plan(parse_release_spec(space.spec(mechanism="auto", **changes)))
+
+
+def _unit(**changes: Any) -> dict[str, Any]:
+    return {"record_dim": 0, "missing": "center", "adjacency": "add-remove-one", **changes}
+
+
+@pytest.mark.parametrize("bound", [{"ranges": [250, 320]}, {"l2_clip_norm": 1.0, "center": 5.0}])
+@pytest.mark.parametrize("query", ["sum", "mean"])
+def test_no_records_are_planned_as_one(space: Workspace, query: str, bound: Any) -> None:
+    plans = []
+    for records in (0, 1, 2):
+        space.source(np.zeros((records, 5)), chunks=(2, 5))
+        plan = _plan(space, query=query, privacy_unit=_unit(**bound))
+        plans.append(
+            [plan.data.query.to_dict(), plan.data.noise.to_dict(), plan.data.grid_to_dict()]
+        )
+    assert plans[0] == plans[1] == plans[2]
+    space.source(np.zeros((2, 1)))
+    other = _plan(space, query=query, privacy_unit=_unit(**bound))
+    assert other.data.query.to_dict() != plans[0][0]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("features", [1, 40, 3000])
+@pytest.mark.parametrize("missing", ["center", "count"])
+def test_counts_have_the_noise_that_the_joint_radius_is_for(
+    space: Workspace, features: int, epsilon: float, missing: str
+) -> None:
+    """Rounding may add to the noise of the sum; counts must not fall behind."""
+    space.source(np.zeros((2, features)))
+    plan = _plan(
+        space,
+        query="mean",
+        privacy_unit=_unit(l2_clip_norm=1.0, missing=missing),
+        privacy={"epsilon": epsilon, "delta": 1e-6},
+    )
+    answer = recorded_answer(plan.data)
+    assert answer.sensitivity.radius >= answer.rules.least_radius(answer)
+    space.release(
+        query="mean",
+        privacy_unit=_unit(l2_clip_norm=1.0, missing=missing),
+        privacy={"epsilon": epsilon, "delta": 1e-6},
+        mechanism="auto",
+    )
+
+
+def _grouped(space: Workspace, *, array: str = "origin", **publish: Any) -> dict[str, Any]:
+    output = publish.pop("output", "data")
+    return {
+        "query": {"name": "mean", "by": {"array": array, "groups": [7, 8, 9]}},
+        "privacy_unit": {"record_dim": 0, "ranges": [0, 1], "missing": "center"},
+        "mechanism": "auto",
+        "publish": publish,
+        "output": {"url": str(space.folder / "out.zarr"), "array": output},
+    }
+
+
+@pytest.mark.parametrize("array", ["origin", "/origin"])
+def test_labels_of_records_are_never_coordinates(space: Workspace, array: str) -> None:
+    """Three records and three groups: as an axis of the result, their labels would fit."""
+    space.source(np.zeros((3, 2)))
+    for name in ("origin", "public"):
+        space.source(np.array([7, 9, 7]), name=name, dimension_names=["group"])
+    names = {"dimension_names": ["group", "k"]}
+    with pytest.raises(StoreError, match="private label of every record"):
+        space.release(**_grouped(space, array=array, coordinates=["origin"], **names))
+    space.release(**_grouped(space, array=array, coordinates=["public"], **names))
+    assert space.values(array="public").tolist() == [7, 9, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("lat", {"dimension_names": ["lat", "k"], "coordinates": ["lat"]}),
+        ("data_count", {"coordinates": ["data_count"]}),
+        ("data_noise_std", {"coordinates": ["data_noise_std"]}),
+        ("mean_count", {"dimension_names": ["mean_count", "k"], "output": "mean"}),
+        ("dp_release", {"dimension_names": ["dp_release", "k"]}),
+    ],
+)
+def test_two_arrays_of_one_name_are_refused_in_a_sentence(
+    space: Workspace, name: str, changes: dict[str, Any]
+) -> None:
+    space.source(np.zeros((6, 2)), dimension_names=["flight", "k"])
+    space.source(np.array([7, 9, 7, 8, 8, 9]), name="origin", dimension_names=["flight"])
+    length, dimension = (3, "lat") if name == "lat" else (2, "k")
+    if name in changes.get("coordinates", ()):
+        space.source(np.arange(float(length)), name=name, dimension_names=[dimension])
+    with pytest.raises(DpdaskError, match=f"would be called '{name}'") as refused:
+        space.release(**_grouped(space, **changes))
+    assert isinstance(refused.value, InvalidSpec)
+    assert space.spent() == 0
+    changes = {**changes, "coordinates": [], "dimension_names": ["group", "k"]}
+    space.release(**_grouped(space, **changes))
