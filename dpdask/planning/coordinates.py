@@ -58,7 +58,7 @@ def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layo
             " that by output.array, or drop it"
         )
     _check_labels(source, query, names)
-    _check_distinct(query, layout, names)
+    _check_groups(query, layout, names)
     along = _released_window_name(source, query, layout)
     schemas = {name: coordinate_schema(source, name, along) for name in names}
     for name, schema in schemas.items():
@@ -83,17 +83,15 @@ def _check_labels(source: SourceArray, query: Query, names: list[str]) -> None:
             )
 
 
-def _check_distinct(query: Query, layout: Layout, names: list[str]) -> None:
-    """Refuse a name for two arrays: coordinates, groups, and what stands beside the result."""
-    beside = [f"{layout.name}_{array.suffix}" for array in query.arrays_beside]
-    groups = layout.dimension_names[: len(query.labels)]
-    published = [layout.name, CARD_ARRAYS, *beside, *groups, *names]
-    repeated = sorted({name for name in published if published.count(name) > 1})
-    if repeated:
-        raise InvalidSpec(
-            f"two arrays of the release would be called {repeated[0]!r}; rename one by"
-            " output.array or publish.dimension_names, or drop it from publish.coordinates"
-        )
+def _check_groups(query: Query, layout: Layout, names: list[str]) -> None:
+    """Refuse groups, which are a coordinate of their own, with the name of another array."""
+    taken = {layout.name, CARD_ARRAYS, *names}
+    for name in layout.dimension_names[: len(query.labels)]:
+        if name in taken:
+            raise InvalidSpec(
+                f"the groups and another array of the release would be called {name!r}; rename one"
+                " by output.array or publish.dimension_names, or drop it from publish.coordinates"
+            )
 
 
 def _check_records(

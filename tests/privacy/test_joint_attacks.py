@@ -104,7 +104,7 @@ def test_two_arrays_of_one_name_are_refused_in_a_sentence(
     length, dimension = (3, "lat") if name == "lat" else (2, "k")
     if name in changes.get("coordinates", ()):
         space.source(np.arange(float(length)), name=name, dimension_names=[dimension])
-    with pytest.raises(DpdaskError, match=f"would be called '{name}'") as refused:
+    with pytest.raises(DpdaskError, match=f"'{name}'.*; rename") as refused:
         space.release(**_grouped(space, **changes))
     assert isinstance(refused.value, InvalidSpec)
     assert space.spent() == 0
