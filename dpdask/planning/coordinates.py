@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dpdask.errors import InvalidSpec, StoreError
+from dpdask.planning.axis_coordinates import axis_coordinates, check_axis_coordinates
 from dpdask.planning.naming import released_axis
 from dpdask.planning.plan import ReleasePlan
 from dpdask.queries import Query
@@ -58,7 +59,7 @@ def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layo
             " that by output.array, or drop it"
         )
     _check_labels(source, query, names)
-    _check_groups(query, layout, names)
+    check_axis_coordinates(query.new_axes, layout, [*names, CARD_ARRAYS])
     along = _released_window_name(source, query, layout)
     schemas = {name: coordinate_schema(source, name, along) for name in names}
     for name, schema in schemas.items():
@@ -80,17 +81,6 @@ def _check_labels(source: SourceArray, query: Query, names: list[str]) -> None:
             raise StoreError(
                 f"publish.coordinates: {name!r} holds the private label of every record; drop it,"
                 " the groups themselves are published beside the result"
-            )
-
-
-def _check_groups(query: Query, layout: Layout, names: list[str]) -> None:
-    """Refuse groups, which are a coordinate of their own, with the name of another array."""
-    taken = {layout.name, CARD_ARRAYS, *names}
-    for name in layout.dimension_names[: len(query.labels)]:
-        if name in taken:
-            raise InvalidSpec(
-                f"the groups and another array of the release would be called {name!r}; rename one"
-                " by output.array or publish.dimension_names, or drop it from publish.coordinates"
             )
 
 
@@ -169,8 +159,8 @@ def _check_fit(schemas: Mapping[str, CoordinateSchema], layout: Layout) -> None:
 def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     """Return the arrays that are published beside the result.
 
-    They are those that the spec names, the public groups of a grouped answer, and the indices of
-    the window where its dimension has no coordinate in the source.
+    They are those that the spec names, groups and bins of the answer, and the indices of the window
+    where its dimension has no coordinate in the source.
 
     Raises:
         StoreError: One cannot be read.
@@ -178,21 +168,12 @@ def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     names = plan.spec.publish.coordinates
     along = _released_window_name(plan.source, plan.data.query, plan.layout)
     coordinates = [coordinate_beside(plan.source, name, names, along) for name in names]
-    coordinates += _groups(plan)
+    coordinates += axis_coordinates(plan.data.query.new_axes, plan.layout, coordinates)
     window = plan.source.window
     if window is None or along is None or not _needs_indices(plan, along):
         return coordinates
     _, start, stop = window
     return [*coordinates, (along, np.arange(start, stop, dtype=np.int64), (along,), {})]
-
-
-def _groups(plan: ReleasePlan) -> list[Coordinate]:
-    """Return the groups along the leading dimensions of a grouped answer."""
-    labels = plan.data.query.labels.values()
-    return [
-        (name, np.asarray(groups), (name,), {})
-        for name, groups in zip(plan.layout.dimension_names, labels, strict=False)
-    ]
 
 
 def _needs_indices(plan: ReleasePlan, along: str) -> bool:

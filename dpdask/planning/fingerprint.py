@@ -123,7 +123,9 @@ def _spec_to_dict(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
     document = spec.model_dump(
         mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults
     )
-    return {**document, "budget": spec.budget.dataset}
+    arrays = {"arrays": list(spec.query.arrays)} if spec.query.arrays else {}
+    # documents are compared with sorted keys, and the order of arrays is that of the answer's axes
+    return {**document, **arrays, "budget": spec.budget.dataset}
 
 
 def _digest(payload: Json) -> str:

@@ -9,7 +9,7 @@ from dpdask.planning.partition import FAN_IN, records_at_once, tile_bytes
 from dpdask.queries import SummedQuery
 
 if TYPE_CHECKING:
-    from dpdask.planning.plan import ReleasePlan, Variable
+    from dpdask.planning.plan import Component, ReleasePlan, Variable
     from dpdask.storage import Layout
 
 __all__ = ["worker_bytes"]
@@ -42,8 +42,15 @@ def _task_bytes(plan: ReleasePlan, variable: Variable) -> int:
         return max(source.piece_bytes, tile + source.decoding_bytes(extent))
     records = min(records_at_once(plan, variable, query.record_axis), max(1, query.records))
     region = query.region(records)
-    beside = max(source.decoding_bytes(region), query.summing_bytes(records))
+    summing = query.summing_bytes(records) + source.label_bytes(records)
+    partial = 8 * _summed_at_once(variable.component, query)
+    beside = max(source.decoding_bytes(region), summing) + partial
     return max(source.piece_bytes, tile, math.prod(region) * source.working_dtype.itemsize + beside)
+
+
+def _summed_at_once(component: Component, query: SummedQuery) -> int:
+    """Return how many numbers one partial sum holds: those of a tile, or all."""
+    return math.prod(query.answer_shape if query.one_pass else component.tiling.extent)
 
 
 def _padding_bytes(layout: Layout) -> int:
@@ -53,13 +60,13 @@ def _padding_bytes(layout: Layout) -> int:
 
 
 def _waiting(plan: ReleasePlan, variable: Variable) -> int:
-    """Return the bytes of clip factors, exact answers, and partial sums of one tile."""
+    """Return the bytes of clip factors, exact answers, and partial sums of one region."""
     query, exact_sum = variable.query, variable.component.exact_sum
     waiting = 0
     axis = None if query.bound is None else query.bound.record_axis
     if axis is not None:
         waiting += 8 * variable.source.shape[axis]
-    if exact_sum is not None:
-        partial = FAN_IN * plan.threads * math.prod(variable.component.tiling.extent)
+    if exact_sum is not None and isinstance(query, SummedQuery):
+        partial = FAN_IN * plan.threads * _summed_at_once(variable.component, query)
         waiting += 8 * exact_sum.words * (math.prod(query.answer_shape) + partial)
     return waiting

@@ -15,7 +15,8 @@ def released_names(
 ) -> tuple[str, ...]:
     """Return the names of the released array's dimensions.
 
-    They are those of ``publish.dimension_names``, else those of the axes that remain of the source;
+    They are those of ``publish.dimension_names``, else those of groups and bins, then those of the
+    axes that remain of the source;
     the second axis of a covariance is called as the first one with ``_2``. Axes without a name are
     ``dim_0``, ``dim_1`` and so on.
 
@@ -29,7 +30,7 @@ def released_names(
         return tuple(chosen)
     order = len(query.answer_shape)
     axes = kept_axes(query)
-    grouped = tuple(query.labels)
+    grouped = tuple(axis.name or _bins_of_source(spec) for axis in query.new_axes)
     if chosen is None and axes is not None and (source_names is not None or grouped):
         kept = source_names or tuple(f"dim_{axis}" for axis in range(len(query.source_shape)))
         names = [*grouped, *(kept[axis] for axis in axes)]
@@ -41,10 +42,16 @@ def released_names(
     return tuple(f"dim_{axis}" for axis in range(order))
 
 
+def _bins_of_source(spec: ReleaseSpec) -> str:
+    """Return the name of the bins of a source that has one axis."""
+    name = spec.source.array.strip("/").rpartition("/")[2]
+    return f"{name or 'value'}_bin"
+
+
 def kept_axes(query: Query) -> tuple[int, ...] | None:
     """Return which axis of the source each axis of the answer is; None where they are new ones.
 
-    The leading axes of a grouped answer, one for each array of labels, are not among them.
+    Its leading axes of groups and bins are not among them.
     """
     axes = tuple(range(len(query.source_shape)))
     if isinstance(query, SummedQuery):
@@ -54,9 +61,9 @@ def kept_axes(query: Query) -> tuple[int, ...] | None:
         elif isinstance(query, Sum):
             axes = remaining
         else:
-            return None
+            axes = ()
     lengths = tuple(query.source_shape[axis] for axis in axes)
-    return axes if lengths == query.answer_shape[len(query.labels) :] else None
+    return axes if lengths == query.answer_shape[len(query.new_axes) :] else None
 
 
 def released_axis(query: Query, axis: int) -> int | None:
@@ -64,7 +71,7 @@ def released_axis(query: Query, axis: int) -> int | None:
     axes = kept_axes(query)
     if axes is None or axis not in axes:
         return None
-    return len(query.labels) + axes.index(axis)
+    return len(query.new_axes) + axes.index(axis)
 
 
 def axis_of(

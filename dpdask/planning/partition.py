@@ -146,6 +146,6 @@ def _by_record_range(
 
 
 def _record_bytes(source: SourceArray, axis: int) -> int:
-    """Return the bytes of one record of the source."""
+    """Return the bytes of one record of the source, and of its labels."""
     entries = math.prod(size for other, size in enumerate(source.shape) if other != axis)
-    return entries * source.entry_bytes
+    return entries * source.entry_bytes + source.label_entry_bytes

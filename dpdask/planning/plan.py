@@ -151,7 +151,7 @@ class Variable:
     @property
     def source_bytes(self) -> int:
         """The size of the source, uncompressed."""
-        return math.prod(self.source.shape) * np.dtype(self.source.dtype).itemsize
+        return self.source.stored_bytes
 
     @property
     def entry_std(self) -> float:

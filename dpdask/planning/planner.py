@@ -35,6 +35,7 @@ from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable
+from dpdask.planning.sources import open_whole_source, with_arrays_beside
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
@@ -44,9 +45,7 @@ from dpdask.storage import (
     LocalStorage,
     SourceArray,
     Storage,
-    open_source,
     open_storage,
-    with_labels,
 )
 from dpdask.types import Shape
 
@@ -110,7 +109,7 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
         raise StoreError(
             "output.url lies within the source, or the source within it; publish somewhere else"
         )
-    source = open_source(storage, spec.source.array, decode=spec.source.decode)
+    source = open_whole_source(spec, storage)
     window = spec.source.window
     if window is None:
         return source
@@ -123,8 +122,7 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
 def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None, Variable]:
     """Return a source with its noisy answer, and the covariance of its noise directions, if any."""
     query = _build_query(spec, source)
-    if query.labels and query.units_axis is not None:
-        source = with_labels(source, query.labels, axis=query.units_axis)
+    source = with_arrays_beside(spec, source, query)
     layout = _layout(spec, source, query)
     layers = build_layers(spec, query, layout, source)
     directions, data = _components(spec, query, layout)

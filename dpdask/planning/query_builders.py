@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 from dpdask.errors import InvalidSensitivity, InvalidSpec
@@ -15,24 +14,18 @@ from dpdask.planning.build_sensitivity import (
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip
-from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.precomputed import Precomputed
 from dpdask.sensitivity import L1Ball, L2Ball, Origin, SensitivitySet
 from dpdask.spec.query import (
-    Bins,
-    HistogramSection,
     IdentitySection,
     PrecomputedSection,
 )
 
 __all__ = [
-    "build_histogram",
     "build_identity",
     "build_precomputed",
 ]
-
-_MOST_BINS = 2**20
 
 
 def build_identity(section: IdentitySection, inputs: QueryInputs) -> Identity:
@@ -70,78 +63,6 @@ def build_identity(section: IdentitySection, inputs: QueryInputs) -> Identity:
         norm_bound=norm_bound,
         max_contributions=unit.max_contributions,
     )
-
-
-def build_histogram(section: HistogramSection, inputs: QueryInputs) -> Histogram:
-    """Return the counts of records in public bins."""
-    unit, shape = inputs.privacy_unit, inputs.shape
-    if unit.l2_clip_norm is not None or unit.ranges is not None:
-        raise InvalidSensitivity(
-            "a histogram needs no clip norm or ranges, only its public edges; drop them"
-        )
-    axis = inputs.record_axis()
-    if axis is None or len(shape) > 2:
-        raise InvalidSensitivity(
-            "a histogram counts records of a table: one or two axes and privacy_unit.record_dim;"
-            f" the source has {len(shape)}"
-        )
-    columns = _columns(section, available=1 if len(shape) == 1 else shape[1 - axis])
-    edges = tuple(_edges(edges) for edges in section.edges)
-    private_count = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    reach = unit.max_contributions if private_count else math.sqrt(2) * unit.max_contributions
-    return Histogram(
-        source_shape=shape,
-        answer_shape=tuple(len(row) - 1 for row in edges),
-        sensitivity=L1Ball(
-            l1_radius=unit.max_contributions * (1.0 if private_count else 2.0),
-            l2=reach * ROUND_UP,
-            adjacency=unit.adjacency,
-            origin=Origin.CLIPPED,
-        ),
-        bound=None,
-        norm_bound=None if private_count else float(shape[axis]),
-        max_contributions=unit.max_contributions,
-        record_axis=axis,
-        edges=edges,
-        columns=columns,
-    )
-
-
-def _columns(section: HistogramSection, *, available: int) -> tuple[int, ...]:
-    count = len(section.edges)
-    columns = tuple(range(count)) if section.columns is None else tuple(section.columns)
-    if len(columns) != count or len(set(columns)) != len(columns):
-        raise InvalidSpec(
-            f"query.edges: {count} lists of edges for {len(columns)} columns; give one per column"
-        )
-    if any(not 0 <= column < available for column in columns):
-        raise InvalidSpec(
-            f"query.columns: {list(columns)} are not all columns of a table of {available};"
-            " choose existing ones"
-        )
-    return columns
-
-
-def _edges(edges: list[float] | Bins) -> tuple[float, ...]:
-    row = _equal_edges(edges) if isinstance(edges, Bins) else tuple(edges)
-    finite = all(math.isfinite(edge) for edge in row)
-    increasing = all(left < right for left, right in itertools.pairwise(row))
-    if len(row) < 2 or not finite or not increasing:
-        raise InvalidSpec(
-            "query.edges: a list of edges is not finite and increasing, with at least two edges;"
-            " correct it"
-        )
-    return row
-
-
-def _equal_edges(section: Bins) -> tuple[float, ...]:
-    if section.bins > _MOST_BINS:
-        raise InvalidSpec(
-            f"query.edges: {section.bins} bins are more than the {_MOST_BINS} of one column;"
-            " choose fewer"
-        )
-    width = (section.high - section.low) / section.bins
-    return (*(section.low + i * width for i in range(section.bins)), section.high)
 
 
 def build_precomputed(section: PrecomputedSection, inputs: QueryInputs) -> Precomputed:

@@ -1,5 +1,6 @@
 """Queries: an answer's shape, what one privacy unit can change of it, its sums over chunks."""
 
+from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import Query, RecordSumQuery, SidePart, SummedQuery
 from dpdask.queries.beside import BesideArray
 from dpdask.queries.center import ORIGIN, Center
@@ -24,6 +25,7 @@ from dpdask.queries.verification import (
 
 __all__ = [
     "ORIGIN",
+    "AnswerAxis",
     "BesideArray",
     "Center",
     "Clip",

@@ -14,6 +14,7 @@ from dpdask.privacy import Adjacency
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.discretize import discretize
+from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.beside import COUNT, DATA, NOISE_STD, BesideArray
 from dpdask.queries.exact_sum import ExactSum, SumBounds, discretize_sum
 from dpdask.queries.records import Clip, Ranges
@@ -43,6 +44,9 @@ class Reader(Protocol):
 
     def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
         """Return the position of every record's label in ``groups``, -1 where it is not there."""
+
+    def numbers(self, name: str, records: slice) -> Floats:
+        """Return an array of one number per record, NaN where one is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +102,16 @@ class Query(abc.ABC):
         return None if self.bound is None else self.bound.record_axis
 
     @property
-    def labels(self) -> dict[str, tuple[int | str, ...]]:
-        """The arrays of labels that the query reads beside the source, with their groups."""
+    def labels(self) -> dict[str, tuple[int | str, ...] | None]:
+        """The arrays of one entry per record that the query reads beside the source: their groups,
+        None for numbers.
+        """
         return {}
+
+    @property
+    def new_axes(self) -> tuple[AnswerAxis, ...]:
+        """The leading axes of the answer that the source does not have: groups and bins."""
+        return ()
 
     @property
     def beside(self) -> tuple[SidePart, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.grouped_sums import add_clamped_records, add_whole_records
+from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import COUNT, DATA, NOISE_STD, BesideArray, Reader, SidePart
 from dpdask.queries.counted_rules import CountedSumRules, moved_counts
 from dpdask.queries.exact_sum import ExactSum, SumBounds
@@ -54,9 +55,14 @@ class CountedSum(Sum):
         return tuple(n for axis, n in enumerate(self.source_shape) if axis != self.record_axis)
 
     @property
-    def labels(self) -> dict[str, tuple[int | str, ...]]:
+    def labels(self) -> dict[str, tuple[int | str, ...] | None]:
         """The keys of the groups."""
         return {} if self.groups is None else {key.array: key.groups for key in self.groups.keys}
+
+    @property
+    def new_axes(self) -> tuple[AnswerAxis, ...]:
+        """The groups."""
+        return () if self.groups is None else self.groups.axes
 
     @property
     def group_count(self) -> int:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dpdask.queries.axes import AnswerAxis
 from dpdask.types import Integers, Json, Shape
 
 __all__ = ["GroupKey", "Groups", "LabelReader"]
@@ -27,6 +28,10 @@ class GroupKey:
     array: str
     groups: tuple[int | str, ...]
 
+    def to_dict(self) -> Json:
+        """Return the key as a card records it."""
+        return {"array": self.array, "groups": list(self.groups)}
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -38,6 +43,11 @@ class Groups:
     def shape(self) -> Shape:
         """The leading axes of a grouped answer."""
         return tuple(len(key.groups) for key in self.keys)
+
+    @property
+    def axes(self) -> tuple[AnswerAxis, ...]:
+        """The leading axes as they are published."""
+        return tuple(AnswerAxis(name=key.array, groups=key.groups) for key in self.keys)
 
     @property
     def count(self) -> int:
@@ -56,4 +66,4 @@ class Groups:
 
     def to_dict(self) -> list[Json]:
         """Return the keys as a card records them."""
-        return [{"array": key.array, "groups": list(key.groups)} for key in self.keys]
+        return [key.to_dict() for key in self.keys]

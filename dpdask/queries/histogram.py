@@ -1,7 +1,8 @@
-"""Counts of records in public bins, in any number of dimensions."""
+"""Counts of records in public bins and categories, in any number of dimensions."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,9 +12,13 @@ import numpy as np
 from dpdask.noise.rounding import product_rounding
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
+from dpdask.privatizers.counting import count_cells
+from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import Query, Reader, SummedQuery
+from dpdask.queries.bins import ColumnBins, CountedAxis, shape_on_card
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.verification import QueryRules, RecordedAnswer, register_query_rules
+from dpdask.sensitivity import SensitivitySet
 from dpdask.types import Array, Floats, Integers, Json, Region, Shape
 
 __all__ = ["Histogram"]
@@ -21,20 +26,41 @@ __all__ = ["Histogram"]
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(SummedQuery):
-    """n-d counts; a record outside the edges, or with a NaN in a counted column, is not counted.
+    """n-d counts; a record without a bin or category along some axis is not counted.
 
-    Bins are [left, right), the last one closed, as everywhere in NumPy.
+    Bins are [left, right), the last one closed, as everywhere in NumPy. What is missing, or not
+    listed, is in no bin and in no category.
+
+    Args:
+        axes: Bins and categories, in the order of the answer's axes.
     """
 
     name: ClassVar[str] = "histogram"
     one_pass: ClassVar[bool] = True
-    edges: tuple[tuple[float, ...], ...]
-    columns: tuple[int, ...]
+    axes: tuple[CountedAxis, ...]
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The columns of the source that are counted."""
+        return tuple(axis.column for axis in self.axes if isinstance(axis, ColumnBins))
+
+    @property
+    def labels(self) -> dict[str, tuple[int | str, ...] | None]:
+        """The arrays that are counted beside the source."""
+        return {name: groups for axis in self.axes for name, groups in axis.labels.items()}
+
+    @property
+    def new_axes(self) -> tuple[AnswerAxis, ...]:
+        """All axes; the only column of a source is called after its array."""
+        axes = tuple(axis.answer_axis() for axis in self.axes)
+        if len(self.source_shape) > 1 or not self.columns:
+            return axes
+        return (*axes[:-1], dataclasses.replace(axes[-1], name=None))
 
     def bounds(self) -> AnswerBounds:
         """Return the number of records as the bound of every count.
 
-        One record moves from one bin to another, so two counts can be rounded otherwise.
+        One record moves from one cell to another, so two counts can be rounded otherwise.
         """
         largest = float(self.public_records)
         order = len(self.answer_shape)
@@ -53,18 +79,13 @@ class Histogram(SummedQuery):
         records: slice,
         factors: Floats | None,
     ) -> Integers:
-        """Return the counts of some records in all bins."""
-        bins = np.zeros(records.stop - records.start, np.int64)
-        inside = np.ones(bins.size, bool)
-        block = self._columns(source, records)
-        for column, edges in zip(self.columns, self.edges, strict=True):
-            values = block[:, column - min(self.columns)].astype(np.float64)
-            place = np.searchsorted(np.asarray(edges), values, side="right") - 1
-            place[values == edges[-1]] = len(edges) - 2
-            inside &= (values >= edges[0]) & (values <= edges[-1])
-            bins = bins * (len(edges) - 1) + np.clip(place, 0, len(edges) - 2)
-        counts = np.bincount(bins[inside], minlength=math.prod(self.answer_shape))
-        return counts.reshape(self.answer_shape).astype(np.int64)
+        """Return the counts of some records in all cells."""
+        cells = np.zeros(records.stop - records.start, np.int64)
+        columns = self._columns(source, records) if self.columns else np.empty((cells.size, 0))
+        some = _Records(source, records, columns, min(self.columns, default=0))
+        for axis in self.axes:
+            axis.place(some, cells)
+        return count_cells(cells, math.prod(self.answer_shape)).reshape(self.answer_shape)
 
     def region(self, records: int) -> Shape:
         """Return the counted columns and those between them."""
@@ -74,8 +95,8 @@ class Histogram(SummedQuery):
         return (records, width) if self.record_axis == 0 else (width, records)
 
     def summing_bytes(self, records: int) -> int:
-        """Return a value, its bin, bins so far, and what they are computed by."""
-        return 48 * records
+        """Return the cells of records, and the numbers of an axis."""
+        return 16 * records
 
     def _columns(self, source: Reader, records: slice) -> Array:
         """Return the counted columns, and those between them, of some records."""
@@ -89,11 +110,15 @@ class Histogram(SummedQuery):
         )
 
     def to_dict(self) -> Json:
-        """Return also the public edges."""
+        """Return also the public bins and categories."""
+        content = Query.to_dict(self)
+        if len(self.columns) < len(self.axes):
+            return {**content, "axes": [axis.to_dict() for axis in self.axes]}
+        columns = [axis.to_dict() for axis in self.axes]
         return {
-            **Query.to_dict(self),
-            "edges": [list(edges) for edges in self.edges],
-            "columns": list(self.columns),
+            **content,
+            "edges": [axis["edges"] for axis in columns],
+            "columns": [axis["column"] for axis in columns],
         }
 
     def bound_to_dict(self, discretized: Discretized) -> Json:
@@ -101,8 +126,35 @@ class Histogram(SummedQuery):
         return {"kind": "count", "enforced": True}
 
 
+@dataclass(frozen=True, repr=False)
+class _Records:
+    """Some records: columns of the source, read once, and the arrays beside it."""
+
+    source: Reader
+    records: slice
+    columns: Array
+    first: int
+
+    def column(self, index: int) -> Array:
+        """Return a column by its index in the source."""
+        return self.columns[:, index - self.first]
+
+    def numbers(self, name: str) -> Floats:
+        """Return an array beside the source as numbers."""
+        return self.source.numbers(name, self.records)
+
+    def codes(self, name: str, groups: tuple[int | str, ...]) -> Integers:
+        """Return the position of every record's label in ``groups``."""
+        return self.source.codes(name, self.records, groups)
+
+
 class HistogramRules(QueryRules):
     """One record, one count; only counts that differ are rounded otherwise."""
+
+    def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
+        """Allow a ball, for an answer of the shape that follows from its bins and categories."""
+        follows = shape_on_card(answer.query) == answer.shape
+        return super().covers(sensitivity, answer) and follows
 
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records enter or leave, or move from one bin to another."""

@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field
 from dpdask.errors import DpdaskError, InvalidSpec
 from dpdask.ledger import Ledger, SeriesWindow, charged_after
 from dpdask.planning import ReleasePlan, check_no_placeholders
+from dpdask.planning.sources import open_whole_source
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
-from dpdask.storage import SourceArray, open_source, open_storage
+from dpdask.storage import SourceArray, open_storage
 from dpdask.types import Json
 
 __all__ = [
@@ -101,7 +102,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
     """
     check_series_output(spec.output.url)
     storage = open_storage(spec.source.url, spec.source.options)
-    source = open_source(storage, spec.source.array, decode=spec.source.decode)
+    source = open_whole_source(spec, storage)
     _check_axis(source, series)
     past = ledger.windows(spec.budget.dataset, series.name)
     if any(not _is_of(window, source, series.axis) for window in past):

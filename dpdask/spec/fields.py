@@ -13,6 +13,7 @@ __all__ = [
     "Attributes",
     "ByteCount",
     "Dimension",
+    "Label",
     "Matrix",
     "Number",
     "Positive",
@@ -99,6 +100,24 @@ Dimension = Annotated[
     ),
 ]
 """An axis of the source, by the name of its dimension or by its index."""
+
+
+def _parse_label(value: object) -> int | str:
+    """Return text or a whole number of 64 bits, by which records are grouped."""
+    _refuse_bool(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        return value
+    raise ValueError(
+        "neither text nor a whole number of 64 bits; write one of them, or give edges for numbers"
+    )
+
+
+Label = Annotated[int | str, PlainValidator(_parse_label, json_schema_input_type=int | str)]
+"""A public label of records."""
 
 
 def _check_attributes(value: object) -> object:

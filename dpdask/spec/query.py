@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from dpdask.spec.fields import Number, Positive, Section, Vector, Whole
+from dpdask.spec.fields import Label, Number, Positive, Section, Vector, Whole
 from dpdask.spec.registry import NamedSection, SectionRegistry
 
 __all__ = [
     "QUERIES",
     "Bins",
+    "CategoriesSection",
     "GroupBySection",
     "HistogramSection",
     "IdentitySection",
@@ -32,6 +33,11 @@ class QuerySection(NamedSection):
     """
 
     takes_steps: ClassVar[bool] = False
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays of the source's group that are read instead of one array, in their order."""
+        return ()
 
 
 QUERIES = SectionRegistry("query", QuerySection)
@@ -56,7 +62,7 @@ class GroupBySection(Section):
     """
 
     array: Annotated[str, Field(min_length=1)]
-    groups: Annotated[list[Whole | str], Field(min_length=1)]
+    groups: Annotated[list[Label], Field(min_length=1)]
 
 
 GroupBy = GroupBySection | Annotated[list[GroupBySection], Field(min_length=1)]
@@ -93,13 +99,88 @@ class Bins(Section):
     bins: Positive
 
 
+class CategoriesSection(Section):
+    """Categories: records with another label, or a missing one, count nowhere."""
+
+    values: Annotated[list[Label], Field(min_length=1)]
+
+
+def _kind_of_edges(value: object) -> str:
+    return "[mapping]" if isinstance(value, dict) else "[list]"
+
+
+def _kind_of_axis(value: object) -> str:
+    if isinstance(value, Bins | CategoriesSection):
+        return "[categories]" if isinstance(value, CategoriesSection) else "[bins]"
+    if isinstance(value, dict):
+        return "[categories]" if "values" in value else "[bins]"
+    return "[edges]"
+
+
+def _check_keys(value: object) -> object:
+    """Refuse a mapping that is neither bins nor categories."""
+    if isinstance(value, dict) and not {*value} <= {"low", "high", "bins", "values"}:
+        raise ValueError("not valid; write a list of edges, {low, high, bins}, or {values: [..]}")
+    return value
+
+
+def _refuse_categories(value: object) -> object:
+    """Refuse categories of a column, which holds numbers."""
+    if isinstance(value, dict) and "values" in value:
+        raise ValueError(
+            "a column of a table has edges; write query.edges as a mapping from arrays to edges or"
+            " {values: [..]}"
+        )
+    return value
+
+
+def _refuse_text(value: object) -> object:
+    """Refuse labels where edges belong."""
+    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+        raise ValueError(
+            "edges are numbers; write categories as {values: [..]}, under the name of their array"
+        )
+    return value
+
+
+# Tags in brackets are left out of the place that an error names.
+_Edges = Annotated[Vector, BeforeValidator(_refuse_text), Tag("[edges]")]
+_Bins = Annotated[Bins, Tag("[bins]")]
+_Categories = Annotated[CategoriesSection, Tag("[categories]")]
+_ColumnAxis = Annotated[
+    _Edges | _Bins,
+    Discriminator(_kind_of_axis),
+    BeforeValidator(_refuse_categories),
+    BeforeValidator(_check_keys),
+]
+_ArrayAxis = Annotated[
+    _Edges | _Bins | _Categories, Discriminator(_kind_of_axis), BeforeValidator(_check_keys)
+]
+_Columns = Annotated[list[_ColumnAxis], Field(min_length=1), Tag("[list]")]
+_Arrays = Annotated[dict[str, _ArrayAxis], Field(min_length=1), Tag("[mapping]")]
+
+
 @QUERIES.register
 class HistogramSection(QuerySection):
-    """``histogram``: counts of records in public bins; one list of edges per counted column."""
+    """``histogram``: counts of records in public bins and categories.
+
+    Args:
+        name: The name of the query.
+        edges: Edges or categories of arrays of one entry per record, by the array's name; or one
+            list of edges per counted column of a table.
+        columns: The counted columns of a table; the first ones where left out.
+        by: Groups of records; the result has a leading axis of groups for each.
+    """
 
     name: Literal["histogram"]
-    edges: Annotated[list[Vector | Bins], Field(min_length=1)]
+    edges: Annotated[_Columns | _Arrays, Discriminator(_kind_of_edges)]
     columns: list[Whole] | None = None
+    by: GroupBy | None = None
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays that are counted, in their order; none for columns of a table."""
+        return tuple(self.edges) if isinstance(self.edges, dict) else ()
 
 
 @QUERIES.register

@@ -31,6 +31,7 @@ from dpdask.storage.open import open_storage
 from dpdask.storage.output_lock import OutputLock, read_output_lock, remove_output_lock
 from dpdask.storage.publishers import Publisher
 from dpdask.storage.source import Region, SourceArray, open_source
+from dpdask.storage.table import open_table
 
 __all__ = [
     "CARD_ARRAYS",
@@ -62,6 +63,7 @@ __all__ = [
     "open_labels",
     "open_source",
     "open_storage",
+    "open_table",
     "parse_manifest",
     "plain_name",
     "read_output_lock",

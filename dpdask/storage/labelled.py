@@ -1,4 +1,4 @@
-"""A source with labels beside it: one label per record, by which records are grouped."""
+"""A source with arrays of one entry per record beside it: labels, and numbers that are counted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from dpdask.storage.labels import Group, LabelArray, open_labels
 from dpdask.storage.source import SourceArray
-from dpdask.types import Integers
+from dpdask.types import Floats, Integers
 
 __all__ = ["LabelledSource", "with_labels"]
 
 
 @dataclass(frozen=True, repr=False)
 class LabelledSource(SourceArray):
-    """A source, and the label arrays that a query reads with it, by name."""
+    """A source, and the arrays of one entry per record that a query reads with it, by name."""
 
     labels: tuple[tuple[str, LabelArray], ...] = ()
 
@@ -24,35 +24,84 @@ class LabelledSource(SourceArray):
         """Return the position of every record's label in ``groups``, -1 where it is not there."""
         return dict(self.labels)[name].codes(records, groups)
 
+    def numbers(self, name: str, records: slice) -> Floats:
+        """Return an array of one number per record, NaN where one is missing."""
+        return dict(self.labels)[name].values(records)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the source and of every array beside it, uncompressed."""
+        return super().stored_bytes + self._labels_stored
+
+    @property
+    def _labels_stored(self) -> int:
+        return sum(labels.length * labels.entry_bytes for _, labels in self.labels)
+
+    @property
+    def label_entry_bytes(self) -> int:
+        """The bytes of one record's labels."""
+        return sum(labels.entry_bytes for _, labels in self.labels)
+
+    def label_bytes(self, records: int) -> int:
+        """Return what reading the labels of so many records takes at most, one array at a time."""
+        return max((labels.reading_bytes(records) for _, labels in self.labels), default=0)
+
     def identity(self) -> str:
         """Return a digest of the source and of every label array."""
-        digest = hashlib.sha256(super().identity().encode())
+        return self._with_labels(super().identity())
+
+    def _with_labels(self, identity: str) -> str:
+        digest = hashlib.sha256(identity.encode())
         for _, labels in self.labels:
             digest.update(labels.identity().encode())
         return digest.hexdigest()
 
+    def labelled(self, labels: tuple[tuple[str, LabelArray], ...]) -> LabelledSource:
+        """Return the same source with these arrays beside it."""
+        return dataclasses.replace(self, labels=labels)
+
 
 def with_labels(
-    source: SourceArray, groups: Mapping[str, tuple[Group, ...]], *, axis: int
+    source: SourceArray,
+    wanted: Mapping[str, tuple[Group, ...] | None],
+    *,
+    axis: int,
+    keys: Mapping[str, str],
+    decode: bool = True,
 ) -> LabelledSource:
-    """Return a source with the arrays of labels that lie beside it.
+    """Return a source with the arrays of one entry per record that lie beside it.
 
     Args:
         source: The source, of a window if there is one.
-        groups: The public groups of every array of labels, by its name.
+        wanted: The public groups of every array by its name, None where it holds numbers.
         axis: The record axis of the source.
+        keys: Where every array is named in the spec, for error texts.
+        decode: Whether numbers are decoded by their attributes, or read as they are stored.
 
     Raises:
-        StoreError: An array is missing, does not fit the records, or its labels are not of the
-            kind of the groups.
+        StoreError: An array is missing, does not fit the records, or is not of the kind that is
+            wanted.
     """
     window = source.window if source.window is not None and source.window[0] == axis else None
     length = source.shape[axis] if window is None else source.stored_shape[axis]
+    names = source.dimension_names
     labels = []
-    for name, wanted in groups.items():
-        key = f"query.by: {name!r}"
-        array = open_labels(source.storage, source.path_beside(name), length=length, key=key)
-        array.check_groups(wanted, key=key)
+    for name, groups in wanted.items():
+        key = keys[name]
+        array = open_labels(
+            source.storage,
+            source.path_beside(name),
+            length=length,
+            key=key,
+            decode=decode,
+            dimension=None if names is None else names[axis],
+        )
+        if groups is None:
+            array.check_numbers(key=key)
+        else:
+            array.check_groups(groups, key=f"{key}: {name!r}")
         labels.append((name, array if window is None else array.windowed(window[1], window[2])))
-    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
-    return LabelledSource(**fields, labels=tuple(labels))
+    if not isinstance(source, LabelledSource):
+        fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+        source = LabelledSource(**fields)
+    return source.labelled(tuple(labels))

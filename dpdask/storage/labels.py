@@ -15,6 +15,8 @@ import numpy as np
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.cf import Decoding, holds_times, read_decoding
+from dpdask.storage.coordinates import dimension_names
+from dpdask.storage.label_positions import number_positions, text_positions
 from dpdask.storage.opened import (
     address_digest,
     content_identity,
@@ -22,6 +24,7 @@ from dpdask.storage.opened import (
     schema_digest,
     window_objects,
 )
+from dpdask.storage.opening import arrays_beside
 from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
 from dpdask.types import Array, Floats, Integers
 
@@ -30,8 +33,9 @@ __all__ = ["Group", "LabelArray", "open_labels"]
 Group: TypeAlias = int | str
 """A public label that records are grouped by."""
 
-_LARGEST_TABLE = 2**16
 _TEXT_KINDS = "USTO"
+_VARIABLE_TEXT_BYTES = 80  # of a short string as Python holds it
+_COMPARING_BYTES = 41  # of a label: its number, offsets and positions in int64, and a mask
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,6 +81,40 @@ class LabelArray:
     def address_digest(self) -> str:
         """A digest of where the array is, the same for all windows of it."""
         return address_digest(self.storage, self.path)
+
+    @property
+    def chunk(self) -> int:
+        """How many labels are read at once: a shard, else a chunk."""
+        array = self._array()
+        return int((array.shards or array.chunks)[0])
+
+    @property
+    def entry_bytes(self) -> int:
+        """The bytes of one label as it is stored; about, for text of any length."""
+        kind = self.dtype.lstrip("<>|=")[0]
+        return _VARIABLE_TEXT_BYTES if kind in "TO" else np.dtype(self.dtype).itemsize
+
+    def reading_bytes(self, records: int) -> int:
+        """Return what reading so many labels, and comparing them with groups, takes at most.
+
+        These are the labels, copies of them and their positions; and the chunks that are decoded
+        at once, stored and decoded, with half as much again for the allocator.
+        """
+        import zarr
+
+        touched = -(-records // self.chunk) + 1
+        chunks = min(touched, -(-self.length // self.chunk) + 1)
+        at_once = min(chunks, int(zarr.config.get("async.concurrency")))
+        decoding = 3 * at_once * self.chunk * self.entry_bytes
+        return records * (2 * self.entry_bytes + _COMPARING_BYTES) + decoding
+
+    def describe(self) -> str:
+        """Return how labels are read, for a plan; never for what is published."""
+        if self.is_text:
+            return "text"
+        if self.decoding is not None:
+            return self.decoding.describe()
+        return f"{np.dtype(self.dtype).name} as stored"
 
     def identity(self) -> str:
         """Return a digest of the schema and of every object's size and stamp.
@@ -139,6 +177,18 @@ class LabelArray:
         if repeated:
             raise StoreError(f"{key}: {repeated[0]!r} is listed twice; drop one")
 
+    def check_numbers(self, *, key: str) -> None:
+        """Refuse text, which has no edges.
+
+        Raises:
+            StoreError: labels are text.
+        """
+        if self.is_text:
+            raise StoreError(
+                f"{key}: {self.path!r} holds text, which has no edges; list its categories:"
+                " {values: [..]}"
+            )
+
     def codes(self, records: slice, groups: tuple[Group, ...]) -> Integers:
         """Return the position of each record's label in ``groups``, -1 for missing or not listed.
 
@@ -152,19 +202,19 @@ class LabelArray:
         stored = self._read(records)
         if self.is_text:
             texts = [str(group) for group in groups]
-            codes = _text_positions(stored, texts)
+            codes = text_positions(stored, texts)
             absent = [texts.index(text) for text in self.missing_text if text in texts]
             return np.where(np.isin(codes, absent), -1, codes) if absent else codes
         numbers = [int(group) for group in groups]
         if self.decoding is None:
-            return _number_positions(stored, numbers)
+            return number_positions(stored, numbers)
         if not self.decoding.to_floats:
-            return _number_positions(self.decoding.converted(stored), numbers)
+            return number_positions(self.decoding.converted(stored), numbers)
         values = self._decoded(self.decoding, stored)
         if self.decoding.packed or stored.dtype.kind == "f":
-            return _number_positions(values, numbers)
+            return number_positions(values, numbers)
         # whole numbers of 64 bits are compared as they are, not as the nearest doubles
-        codes = _number_positions(stored.view(np.dtype(self.decoding.codes)), numbers)
+        codes = number_positions(stored.view(np.dtype(self.decoding.codes)), numbers)
         codes[np.isnan(values)] = -1
         return codes
 
@@ -208,14 +258,24 @@ class LabelArray:
         )
 
 
-def open_labels(storage: Storage, path: str, *, length: int, key: str) -> LabelArray:
+def open_labels(
+    storage: Storage,
+    path: str,
+    *,
+    length: int | None,
+    key: str,
+    decode: bool = True,
+    dimension: str | None = None,
+) -> LabelArray:
     """Read the schema of an array of labels, but no label; refuse what records cannot have.
 
     Args:
         storage: where the hierarchy is.
         path: the array's path in it.
-        length: the number of records.
+        length: the number of records; None takes any.
         key: where the array is named in the spec, for error texts.
+        decode: whether numbers are decoded by their attributes, or read as they are stored.
+        dimension: what the source calls the dimension of its records; None where it has no name.
 
     Raises:
         StoreError: there is no such array, or it does not hold one label per record.
@@ -226,35 +286,51 @@ def open_labels(storage: Storage, path: str, *, length: int, key: str) -> LabelA
     except Exception:
         array = None
     if array is None:
-        raise StoreError(f"{key}: there is no array {path!r} that zarr can open; check its path")
-    if tuple(array.shape) != (length,):
+        raise StoreError(
+            f"{key}: there is no array {path!r} that zarr can open{arrays_beside(storage, path)}"
+        )
+    _check_one_per_record(array, path, length=length, key=key, dimension=dimension)
+    is_text = _is_text(array)
+    numbers = decode and not is_text
+    return LabelArray(
+        storage=storage,
+        path=path,
+        length=array.shape[0],
+        dtype=_label_type(array, path, key, decode=decode),
+        metadata_digest=schema_digest(array.metadata.to_dict()),
+        decoding=read_decoding(array, f"{key}: {path!r}") if numbers else None,
+        missing_text=_missing_text(array) if is_text and decode else (),
+    )
+
+
+def _check_one_per_record(
+    array: ZarrArray, path: str, *, length: int | None, key: str, dimension: str | None
+) -> None:
+    if array.ndim != 1 or length not in (None, array.shape[0]):
         raise StoreError(
             f"{key}: {path!r} is not a valid array of labels, which has one axis and as many"
             " entries as the source has records; choose another"
         )
-    return LabelArray(
-        storage=storage,
-        path=path,
-        length=length,
-        dtype=_label_type(array, path, key),
-        metadata_digest=schema_digest(array.metadata.to_dict()),
-        decoding=None if _is_text(array) else read_decoding(array, f"{key}: {path!r}"),
-        missing_text=_missing_text(array) if _is_text(array) else (),
-    )
+    names = dimension_names(array)
+    if dimension is not None and names is not None and names != (dimension,):
+        raise StoreError(
+            f"{key}: {path!r} lies along {names[0]!r}, not along the records ({dimension!r});"
+            " choose another array, or correct the name of its dimension"
+        )
 
 
 def _is_text(array: ZarrArray) -> bool:
     return np.dtype(array.dtype).kind in _TEXT_KINDS
 
 
-def _label_type(array: ZarrArray, path: str, key: str) -> str:
+def _label_type(array: ZarrArray, path: str, key: str, *, decode: bool) -> str:
     """Return the type of labels; refuse times, and what is neither numbers nor text."""
     dtype = np.dtype(array.dtype)
     numeric = dtype.kind in "biuf" and dtype.itemsize <= 8
-    if dtype.kind in "Mm" or (numeric and holds_times(dict(array.attrs))):
+    if dtype.kind in "Mm" or (numeric and decode and holds_times(dict(array.attrs))):
         raise StoreError(
-            f"{key}: {path!r} holds times; store what you group by as whole numbers, such as the"
-            " year or the month, and name that array"
+            f"{key}: {path!r} holds times; store them as plain numbers, such as the year, the month"
+            " or hours since a public date, and name that array"
         )
     if dtype.names or not (numeric or dtype.kind in _TEXT_KINDS):
         raise StoreError(
@@ -277,62 +353,6 @@ def _as_text(value: object) -> str | None:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return str(value) if isinstance(value, str) else None
-
-
-def _number_positions(values: Array, groups: list[int]) -> Integers:
-    """Return where each value is in a list of whole numbers, -1 where it is not."""
-    if values.dtype.kind == "b":
-        values = values.astype(np.int64)
-    if values.dtype.kind == "f":
-        values = values.astype(np.float64, copy=False)
-        usable = [place for place, group in enumerate(groups) if _is_double(group)]
-    else:
-        if values.dtype.itemsize < 8:
-            values = values.astype(np.int64)
-        limits = np.iinfo(values.dtype.str)
-        usable = [p for p, group in enumerate(groups) if limits.min <= group <= limits.max]
-    if not usable:
-        return np.full(values.shape, -1, np.int64)
-    listed = [groups[place] for place in usable]
-    low, high = min(listed), max(listed)
-    if values.dtype == np.int64 and high - low < _LARGEST_TABLE:
-        table = np.full(high - low + 1, -1, np.int64)
-        table[np.array(listed) - low] = usable
-        inside = (values >= low) & (values <= high)
-        offsets = np.where(inside, values, low) - low
-        return np.where(inside, table[offsets], -1)
-    return _searched(values, np.array(listed, values.dtype), usable)
-
-
-def _text_positions(values: Array, groups: list[str]) -> Integers:
-    """Return where each text is in a list, -1 where it is not."""
-    if values.dtype.kind == "O":  # anything may be in it
-        known: dict[object, int] = {group: place for place, group in enumerate(groups)}
-        known.update({group.encode(): place for place, group in enumerate(groups)})
-        positions = (known.get(v, -1) if isinstance(v, str | bytes) else -1 for v in values)
-        return np.fromiter(positions, np.int64, len(values))
-    places = list(range(len(groups)))
-    if values.dtype.kind == "S":
-        encoded = [group.encode() for group in groups]
-        return _searched(values, np.array(encoded), places)
-    listed = np.array(groups, dtype=np.dtypes.StringDType() if values.dtype.kind == "T" else None)
-    return _searched(values, listed, places)
-
-
-def _searched(values: Array, listed: Array, places: list[int]) -> Integers:
-    order = np.argsort(listed, kind="stable")
-    ordered = listed[order]
-    nearest = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    positions = np.array(places, np.int64)[order][nearest]
-    return np.where(ordered[nearest] == values, positions, -1)
-
-
-def _is_double(number: int) -> bool:
-    """Return whether a whole number is a floating point number as well."""
-    try:
-        return int(float(number)) == number
-    except OverflowError:
-        return False
 
 
 def _is_unicode(text: str) -> bool:

@@ -25,8 +25,6 @@ from dpdask.storage.decoding import (
     read_chunk_file,
     working_dtype,
 )
-from dpdask.storage.foreign import check_is_zarr
-from dpdask.storage.groups import array_names
 from dpdask.storage.opened import (
     address_digest,
     content_identity,
@@ -34,9 +32,10 @@ from dpdask.storage.opened import (
     schema_digest,
     window_objects,
 )
+from dpdask.storage.opening import check_there, open_or_explain
 from dpdask.storage.regions import chunks_within, regions_of, shifted
-from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
-from dpdask.types import Array, Integers, Json, Region, Shape
+from dpdask.storage.zarr_types import ZarrArray
+from dpdask.types import Array, Floats, Integers, Json, Region, Shape
 
 __all__ = ["Region", "SourceArray", "open_source"]
 
@@ -246,6 +245,24 @@ class SourceArray:
         """Refuse: a source alone has no labels."""
         raise StoreError(f"array {name!r} of labels was not opened with the source; plan again")
 
+    def numbers(self, name: str, records: slice) -> Floats:
+        """Refuse: a source alone has nothing beside it."""
+        raise StoreError(f"array {name!r} was not opened with the source; plan again")
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of what is read, uncompressed."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def label_entry_bytes(self) -> int:
+        """The bytes of one record's labels; a source alone has none."""
+        return 0
+
+    def label_bytes(self, records: int) -> int:
+        """Return what reading the labels of so many records takes at most."""
+        return 0
+
     def regions(self, region: Region, size: int) -> Iterator[Region]:
         """Cut a region into parts of about ``size`` bytes that end where chunks end, in C order."""
         return regions_of(region, chunks=self.chunks, itemsize=self.entry_bytes, size=size)
@@ -334,13 +351,8 @@ def open_source(storage: Storage, path: str, decode: bool = True) -> SourceArray
         StoreError: there is no such array, or it cannot be released.
     """
     path = path.strip("/")
-    check_is_zarr(storage)
-    if not storage.occupied():
-        raise StoreError(
-            "the source does not exist; check source.url (a relative path is relative to the"
-            " current folder)"
-        )
-    array = _open_or_explain(storage, path)
+    check_there(storage)
+    array = open_or_explain(storage, path)
     dtype = np.dtype(array.dtype)
     check_real_numbers(dtype)
     if decode and holds_times(dict(array.attrs)):
@@ -367,26 +379,3 @@ def open_source(storage: Storage, path: str, decode: bool = True) -> SourceArray
         plain=as_stored and storage.file_path(path) is not None,
         decoding=read_decoding(array) if decode else None,
     )
-
-
-def _open_or_explain(storage: Storage, path: str) -> ZarrArray:
-    try:
-        return open_zarr_array(storage.zarr_store(), path)
-    except Exception as error:
-        kind = type(error).__name__
-    missing = f"no array {path!r}" if path else "no array at the root"
-    raise StoreError(
-        f"the source has {missing} that zarr can open ({kind}){_known_arrays(storage)}"
-    )
-
-
-def _known_arrays(storage: Storage) -> str:
-    """Return the end of an error text: which arrays there are."""
-    try:
-        names = array_names(storage)
-    except StoreError:
-        names = []
-    if not names:
-        return "; check source.url and source.array"
-    more = ", ..." if len(names) > 6 else ""
-    return f"; its arrays are {', '.join(names[:6])}{more}: give one as source.array"

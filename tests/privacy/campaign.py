@@ -187,11 +187,11 @@ def _nothing(case: Case, subject: Subject) -> Values | None:
     """A source whose answer is 0, if there is one."""
     query, dtype = subject.component.query, np.dtype(case.dtype)
     if isinstance(query, Histogram):
-        outside = min(min(row) for row in query.edges) - 1.0
+        outside = min(min(axis.edges) for axis in query.axes) - 1.0
         values = cast(np.full(case.shape, outside), dtype)
         return (
             values
-            if np.all(values.astype(np.float64) < min(min(row) for row in query.edges))
+            if np.all(values.astype(np.float64) < min(min(axis.edges) for axis in query.axes))
             else None
         )
     if isinstance(query.bound, Ranges) and not all(

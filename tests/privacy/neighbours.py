@@ -116,7 +116,8 @@ def pool(component: Component, dtype: np.dtype[Any], rng: Rng) -> list[float]:
                 + [(low + high) / 2, 2 * high - low, 2 * low - high]
             )
     if isinstance(component.query, Histogram):
-        for row in component.query.edges:
+        for axis in component.query.axes:
+            row = axis.edges
             for edge in row:
                 found += _near_in(edge, dtype)
             found += [(a + b) / 2 for a, b in itertools.pairwise(row)]
@@ -241,7 +242,8 @@ def _records(
     if isinstance(component.query, Histogram):
         for _ in range(8):
             record = rng.choice(numbers, size)
-            for column, row in zip(component.query.columns, component.query.edges, strict=True):
+            for axis in component.query.axes:
+                column, row = axis.column, axis.edges
                 left = int(rng.integers(len(row) - 1))
                 record[column] = float(
                     rng.choice([row[left], (row[left] + row[left + 1]) / 2, row[left + 1]])

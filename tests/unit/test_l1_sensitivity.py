@@ -10,7 +10,7 @@ import pytest
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity
 from dpdask.planning.build_sensitivity import sensitivity_of_ranges
-from dpdask.planning.query_builders import build_histogram
+from dpdask.planning.histogram_builder import build_histogram
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.sensitivity import (

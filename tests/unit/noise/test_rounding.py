@@ -36,6 +36,7 @@ from dpdask.privatizers import kernels, kronecker, panels
 from dpdask.privatizers.base import Tile
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.discretize import discretize
+from dpdask.queries.bins import ColumnBins
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.precomputed import Precomputed
 from dpdask.sensitivity import L2Ball, Origin, RecordBall
@@ -332,8 +333,7 @@ def test_counts_beyond_exact_steps_are_refused() -> None:
         bound=None,
         norm_bound=None,
         record_axis=0,
-        edges=((0.0, 1.0, 2.0, 3.0, 4.0),),
-        columns=(0,),
+        axes=(ColumnBins(0, (0.0, 1.0, 2.0, 3.0, 4.0)),),
     )
     with pytest.raises(OutOfReach, match=r"2\^49"):
         query.discretize(IidNoise((4,), 1.0), mu=math.sqrt(2), steps_per_sigma=None)

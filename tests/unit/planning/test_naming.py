@@ -50,7 +50,8 @@ def query_of(spec: ReleaseSpec, names: tuple[str, ...] | None, order: int) -> Qu
         ("second-moment", ("person", "feature"), ("feature", "feature_2")),
         ("second-moment", ("feature", "person"), ("feature", "feature_2")),
         ("sum", ("same", "person", "same"), ("dim_0", "dim_1")),
-        (HISTOGRAM, ("person", "feature"), ("dim_0",)),
+        (HISTOGRAM, ("person", "feature"), ("column_0_bin",)),
+        (HISTOGRAM, ("person",), ("value_bin",)),
     ],
 )
 def test_axes_that_remain_keep_their_names(
