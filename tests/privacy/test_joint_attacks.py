@@ -73,16 +73,18 @@ def _grouped(space: Workspace, *, array: str = "origin", **publish: Any) -> dict
     }
 
 
-@pytest.mark.parametrize("array", ["origin", "/origin"])
-def test_labels_of_records_are_never_coordinates(space: Workspace, array: str) -> None:
+def test_labels_of_records_are_never_coordinates(space: Workspace) -> None:
     """Three records and three groups: as an axis of the result, their labels would fit."""
     space.source(np.zeros((3, 2)))
     for name in ("origin", "public"):
         space.source(np.array([7, 9, 7]), name=name, dimension_names=["group"])
     names = {"dimension_names": ["group", "k"]}
     with pytest.raises(StoreError, match="private label of every record"):
-        space.release(**_grouped(space, array=array, coordinates=["origin"], **names))
-    space.release(**_grouped(space, array=array, coordinates=["public"], **names))
+        space.release(**_grouped(space, array="origin", coordinates=["origin"], **names))
+    for path in ("/origin", "./origin", "../source.zarr/origin"):
+        with pytest.raises(InvalidSpec, match="without a path"):
+            space.release(**_grouped(space, array=path, coordinates=["origin"], **names))
+    space.release(**_grouped(space, array="origin", coordinates=["public"], **names))
     assert space.values(array="public").tolist() == [7, 9, 7]
 
 
