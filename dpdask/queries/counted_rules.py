@@ -8,6 +8,7 @@ import numpy as np
 
 from dpdask.noise.rounding import product_rounding
 from dpdask.privacy import Adjacency
+from dpdask.queries.beside import COUNT
 from dpdask.queries.joint import Counting, SumShape, joint_square
 from dpdask.queries.verification import QueryRules, RecordedAnswer, sum_rounding
 from dpdask.sensitivity import L2Ball, SensitivitySet
@@ -82,13 +83,13 @@ class CountedSumRules(QueryRules):
         )
         if math.prod(answer.shape) != math.prod(groups) * entries:
             return False
-        recorded = [math.prod(part.noise.tensor_shape) for part in answer.parts]
+        recorded = [(part.name, math.prod(part.noise.tensor_shape)) for part in answer.parts]
         public = (
             counting is Counting.RECORDS
             and not groups
             and answer.sensitivity.adjacency is Adjacency.REPLACE_ONE
         )
-        return recorded == ([] if counts is None else [counts]) and not public
+        return recorded == ([] if counts is None else [(COUNT, counts)]) and not public
 
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return the cost of rounding the exact sum, in units of the sum."""

@@ -256,5 +256,5 @@ def sum_rounding(answer: RecordedAnswer, *, power: int) -> float:
         power: 1 for sums of entries, 2 for sums of products.
     """
     fine: float = float(answer.grid["record_step"]) ** power
-    rounds = fine < answer.step * (1 - 1e-9)
+    rounds = not fine >= answer.step * (1 - 1e-9)
     return math.sqrt(answer.entries) * answer.step if rounds else 0.0

@@ -136,9 +136,27 @@ def _check_unit(card: ReleaseCard) -> None:
         raise VerificationFailed(
             "the card says of another bound that it was enforced, or where it comes from"
         )
+    _check_bound(unit.bound)
     one_record = unit.contributions == "one record per unit"
     if unit.max_contributions < 1 or (unit.max_contributions == 1) != one_record:
         raise VerificationFailed("the card's records per privacy unit contradict each other")
+
+
+def _check_bound(bound: Json) -> None:
+    """Check that a bound is one: finite, not empty, and around a point within its ranges."""
+    pairs = bound.get("ranges", [])
+    center = bound.get("center", [])
+    centers = center if isinstance(center, list) else [center]
+    if isinstance(center, dict):  # of an array, which only clipped records have
+        centers = [center["rms"]]
+    numbers = [bound.get("norm", 1.0), *(end for pair in pairs for end in pair), *centers]
+    valid = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    valid = valid and bound.get("norm", 1.0) > 0 and all(low < high for low, high in pairs)
+    if valid and pairs and centers:
+        inside = zip(pairs, centers * len(pairs) if len(centers) == 1 else centers, strict=True)
+        valid = all(low <= point <= high for (low, high), point in inside)
+    if not valid:
+        raise VerificationFailed("the bound on the card bounds nothing, or not around its centre")
 
 
 def _check_sensitivity(answer: RecordedAnswer, card: ReleaseCard) -> None:
@@ -147,13 +165,15 @@ def _check_sensitivity(answer: RecordedAnswer, card: ReleaseCard) -> None:
         raise VerificationFailed(
             "the sensitivity on the card is for other neighbours than its privacy unit"
         )
-    if answer.sensitivity.radius < answer.rules.least_radius(answer) * (1 - 1e-12):
+    # "not at least", since no comparison with NaN holds
+    if not answer.sensitivity.radius >= answer.rules.least_radius(answer) * (1 - 1e-12):
         raise VerificationFailed(
             "the sensitivity on the card is smaller than what its bound lets a privacy unit change"
         )
     # the l1 norm of a box follows from its widths, which are checked below
     needs_l1 = isinstance(answer.noise, LaplaceNoise) or isinstance(answer.sensitivity, L1Ball)
-    if needs_l1 and known_l1(answer.sensitivity) < answer.rules.least_l1(answer) * (1 - 1e-12):
+    l1 = known_l1(answer.sensitivity) if needs_l1 else math.inf
+    if needs_l1 and not l1 >= answer.rules.least_l1(answer) * (1 - 1e-12):
         raise VerificationFailed(
             "the l1 sensitivity on the card is smaller than what its bound lets a privacy unit"
             " change"
