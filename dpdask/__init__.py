@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from dpdask.planning.build_mechanism import calibrate
     from dpdask.releases.api import plan, release
+    from dpdask.releases.choices import plan_epsilons
     from dpdask.releases.read import open_release, open_release_dataset
     from dpdask.spec import ReleaseSpec
 
@@ -38,6 +39,7 @@ __all__ = [
     "open_release",
     "open_release_dataset",
     "plan",
+    "plan_epsilons",
     "release",
 ]
 
@@ -47,6 +49,7 @@ _LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client wi
     "open_release": "dpdask.releases.read",
     "open_release_dataset": "dpdask.releases.read",
     "plan": "dpdask.releases.api",
+    "plan_epsilons": "dpdask.releases.choices",
     "release": "dpdask.releases.api",
 }
 

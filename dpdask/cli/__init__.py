@@ -14,7 +14,8 @@ from dpdask.cli.calibration import calibrate, compare
 from dpdask.cli.interrupts import INTERRUPTED
 from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
-from dpdask.cli.release import abort, demo, plan, registry, resume, run, serve, show, verify
+from dpdask.cli.plan import plan
+from dpdask.cli.release import abort, demo, registry, resume, run, serve, show, verify
 from dpdask.cli.schema import schema
 from dpdask.errors import (
     BareKeysWarning,

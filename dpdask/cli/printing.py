@@ -16,9 +16,14 @@ from dpdask.types import Json
 if TYPE_CHECKING:  # commands that print JSON need no tables
     from rich.console import Console
 
-__all__ = ["console", "numbers", "print_json", "warn", "whole"]
+__all__ = ["console", "json_option", "numbers", "print_json", "warn", "whole"]
 
 _Number = TypeVar("_Number", int, float)
+
+
+def json_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--json`` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
 def numbers(option: str, text: str) -> list[float]:

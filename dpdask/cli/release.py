@@ -1,4 +1,4 @@
-"""Commands of a release: plan, run, resume, abort, show, verify, registry, demo."""
+"""Commands of a release: run, resume, abort, show, verify, registry, demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpdask.cli.interrupts import interruptible
-from dpdask.cli.printing import console, numbers, print_json, warn
+from dpdask.cli.printing import console, json_option, numbers, print_json
 from dpdask.errors import InvalidSpec
 from dpdask.types import Json
 
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from dpdask.execution import OnProgress, Progress
     from dpdask.releases.closing import Receipt
 
-__all__ = ["abort", "demo", "plan", "registry", "resume", "run", "serve", "show", "verify"]
-
-
-def _json_option(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+__all__ = ["abort", "demo", "registry", "resume", "run", "serve", "show", "verify"]
 
 
 def _options_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -40,23 +36,7 @@ def _options_option(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("spec_path", metavar="SPEC.yaml")
-@_json_option
-def plan(spec_path: str, as_json: bool) -> None:
-    """Show what SPEC.yaml would do and cost; reads no value, spends nothing."""
-    from dpdask.releases.api import plan as make_plan
-    from dpdask.views.terminal import plan_table
-
-    planned = make_plan(spec_path)
-    warn(planned.warnings)
-    if as_json:
-        print_json(planned.to_dict())
-    else:
-        console().print(plan_table(planned.to_dict()))
-
-
-@click.command()
-@click.argument("spec_path", metavar="SPEC.yaml")
-@_json_option
+@json_option
 def run(spec_path: str, as_json: bool) -> None:
     """Publish the release that SPEC.yaml describes."""
     with interruptible() as interruption:
@@ -72,7 +52,7 @@ def run(spec_path: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("spec_path", metavar="SPEC.yaml")
-@_json_option
+@json_option
 def resume(spec_path: str, as_json: bool) -> None:
     """Finish an interrupted release: the same noise, no further charge."""
     with interruptible() as interruption:
@@ -136,7 +116,7 @@ def abort(
 @click.command()
 @click.argument("url")
 @_options_option
-@_json_option
+@json_option
 def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
     """The release card of a published array."""
     from dpdask.releases.read import read_card
@@ -159,7 +139,7 @@ def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
     help="Also check that the owner of this public key signed it.",
 )
 @_options_option
-@_json_option
+@json_option
 def verify(
     url: str,
     ledger_url: str | None,

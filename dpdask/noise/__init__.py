@@ -1,5 +1,6 @@
 """Noise: the shapes that mechanisms choose and the factors that colour them."""
 
+from dpdask.noise.deviations import Deviations, Tail
 from dpdask.noise.distributions import (
     IidNoise,
     KroneckerNoise,
@@ -12,6 +13,7 @@ from dpdask.noise.factors import DenseFactor, DiagonalFactor, Factor, LowRankFac
 
 __all__ = [
     "DenseFactor",
+    "Deviations",
     "DiagonalFactor",
     "Factor",
     "IidNoise",
@@ -21,5 +23,6 @@ __all__ = [
     "Noise",
     "ScaledIdentity",
     "SphericalNoise",
+    "Tail",
     "noise_from_dict",
 ]

@@ -17,6 +17,7 @@ import numpy as np
 
 from dpdask.accounting.radial import RadialLaw, radial_law_from_dict
 from dpdask.errors import InvalidNoise
+from dpdask.noise.deviations import Deviations, Tail
 from dpdask.noise.factors import Factor, Floats, factor_from_dict
 from dpdask.types import Json
 
@@ -65,6 +66,10 @@ class Noise(abc.ABC):
         """The mean variance of an entry for each index along ``axis``; a single number when
         constant.
         """
+
+    def deviations(self) -> Deviations:
+        """The standard deviations of all entries, and their distribution where it is known."""
+        return Deviations.same(self.entry_std, Tail.OTHER)
 
     @abc.abstractmethod
     def to_dict(self) -> Json:
@@ -139,6 +144,10 @@ class IidNoise(Noise):
         """sigma^2."""
         return np.array([self.sigma**2])
 
+    def deviations(self) -> Deviations:
+        """Sigma everywhere."""
+        return Deviations.same(self.sigma)
+
     def to_dict(self) -> Json:
         """``iid``."""
         return {
@@ -181,6 +190,10 @@ class LaplaceNoise(Noise):
     def variances_along(self, axis: int) -> Floats:
         """2 scale^2."""
         return np.array([2 * self.scale**2])
+
+    def deviations(self) -> Deviations:
+        """sqrt(2) scale everywhere."""
+        return Deviations.same(math.sqrt(2) * self.scale, Tail.LAPLACE)
 
     def to_dict(self) -> Json:
         """``laplace``."""
@@ -243,6 +256,11 @@ class KroneckerNoise(Noise):
         """The row variances of the axis' factor times the mean variance of the other modes."""
         others = math.prod(f.power_sum(2) / f.size for i, f in enumerate(self.factors) if i != axis)
         return np.atleast_1d(np.asarray(self.factors[axis].row_variances(), dtype=float)) * others
+
+    def deviations(self) -> Deviations:
+        """Products of the factors' rows."""
+        rows = [np.atleast_1d(np.asarray(f.row_variances(), dtype=float)) for f in self.factors]
+        return Deviations.of_products(rows)
 
     def to_dict(self) -> Json:
         """``kronecker``."""

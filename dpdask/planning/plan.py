@@ -13,13 +13,16 @@ import numpy as np
 from dpdask.ledger import Forecast, PrivacyUnit
 from dpdask.mechanisms import Choice
 from dpdask.noise import Noise
+from dpdask.planning.accuracy import Accuracy, accuracy_of
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
+from dpdask.planning.wording import center_text, groups_text, missing_text, protected_text
 from dpdask.privacy import Guarantee
 from dpdask.privatizers.base import Discretized, Privatizer
 from dpdask.queries import BesideArray, ExactSum, Layer, Query
-from dpdask.spec.release import ReleaseSpec
+from dpdask.queries.base import DATA
+from dpdask.spec.release import PrivacyUnitSection, ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
@@ -100,6 +103,11 @@ class Component:
         of_layers = (layer.arrays(layout.shape, layout.dimension_names) for layer in self.layers)
         return (*self.query.arrays_beside, *itertools.chain.from_iterable(of_layers))
 
+    @property
+    def noises(self) -> dict[str, Noise]:
+        """The noise of every part, by name."""
+        return {DATA: self.noise} | {part.name: part.noise for part in self.parts}
+
     def part_name(self, part: Part) -> str:
         """Return what the noise of a further part is drawn for."""
         return f"{self.name}-{part.name}"
@@ -153,10 +161,9 @@ class Variable:
         """The size of the source, uncompressed."""
         return self.source.stored_bytes
 
-    @property
-    def entry_std(self) -> float:
-        """The root mean square of the noise of one released entry."""
-        return self.query.released_std(self.component.noise)
+    def accuracy(self, unit: PrivacyUnitSection) -> Accuracy:
+        """Return how far noise moves what is released; ``unit`` may hint how far means lie."""
+        return accuracy_of(self.query, self.component.noises, unit)
 
     @property
     def scale_factor(self) -> float | None:
@@ -258,37 +265,47 @@ class ReleasePlan:
         )
 
     @property
-    def entry_std(self) -> float:
-        """The root mean square of the noise of one released entry."""
-        return self.only.entry_std
+    def accuracy(self) -> Accuracy:
+        """How far noise moves what the only variable releases."""
+        return self.only.accuracy(self.spec.privacy_unit)
 
-    def _protects(self) -> str:
-        """Whom the release protects, in words that show a wrong axis."""
-        query = self.data.query
-        axis = query.units_axis
-        whom = "what the caller declares" if query.bound is None else "the whole tensor"
-        if axis is not None:
-            whom = _records(query.source_shape[axis], query.source_shape, axis)
-        most = f"at most {query.max_contributions} per unit"
-        return f"{whom} ({query.sensitivity.adjacency}, {most})"
+    @property
+    def entry_std(self) -> float:
+        """The root mean square of an entry's noise, times its count where it is divided by one."""
+        return self.accuracy.std
 
     def _mechanism(self) -> Json:
         """The mechanism, and why ``auto`` chose it where it did."""
         choice = self.data.choice
         if choice is None:
             return {"name": self.spec.mechanism.name, "reason": None}
+        if self.data.parts:  # one mechanism alone takes parts, whose noise is told elsewhere
+            return {"name": choice.name, "reason": f"{choice.name}, for counts beside the result"}
         share = self.entry_std / self.data.noise.entry_std
         return {"name": choice.name, "reason": choice.reason(share)}
 
+    def _ledger(self) -> Json | None:
+        """What the dataset has spent before and after; None without a ledger."""
+        forecast = self.forecast
+        if forecast is None:
+            return None
+        return {
+            "dataset": self.spec.budget.dataset,
+            "total": {"epsilon": forecast.total.epsilon, "delta": forecast.total.delta},
+            "spent_before": forecast.before,
+            "spent_after": forecast.after,
+        }
+
     def to_dict(self) -> Json:
         """The plan for people and programs who may see the source."""
-        guarantee = self.guarantee.to_dict()
+        query, source = self.data.query, self.source
         return {
             "source": {
-                "shape": list(self.source.shape),
-                "dtype": self.source.dtype,
-                "chunks": list(self.source.chunks),
+                "shape": list(source.shape),
+                "dtype": source.dtype,
+                "chunks": list(source.chunks),
             },
+            "decodes": source.describe_decoding(),
             "output": {
                 "shape": list(self.layout.shape),
                 "dtype": self.layout.dtype,
@@ -296,28 +313,18 @@ class ReleasePlan:
                 "shards": None if self.layout.shards is None else list(self.layout.shards),
                 "bytes": self.layout.total_bytes,
             },
-            "query": self.data.query.to_dict(),
-            "protects": self._protects(),
-            "bound": self.data.query.bound_to_dict(self.data.discretized),
-            "sensitivity": self.data.query.sensitivity.radius / self.data.query.divisor,
+            "query": query.to_dict(),
+            "protects": protected_text(query, source.dimension_names),
+            "missing": missing_text(query, source),
+            "center": center_text(query),
+            "groups": groups_text(query),
+            "bound": query.bound_to_dict(self.data.discretized),
+            "sensitivity": query.sensitivity.radius / query.divisor,
             "mechanism": self._mechanism(),
-            "guarantee": guarantee,
-            "expected_error": {
-                "entry_std": self.entry_std,
-                "noise": self.data.noise.name,
-            },
+            "guarantee": self.guarantee.to_dict(),
+            "expected_error": {"noise": self.data.noise.name, **self.accuracy.to_dict()},
             "grid": self.data.privatizer.to_dict(),
-            "ledger": None
-            if self.forecast is None
-            else {
-                "dataset": self.spec.budget.dataset,
-                "total": {
-                    "epsilon": self.forecast.total.epsilon,
-                    "delta": self.forecast.total.delta,
-                },
-                "spent_before": self.forecast.before,
-                "spent_after": self.forecast.after,
-            },
+            "ledger": self._ledger(),
             "tiles": self.data.tiling.count,
             "tile_shape": list(self.data.tiling.extent),
             "peak_bytes_per_worker": worker_bytes(self),
@@ -325,8 +332,3 @@ class ReleasePlan:
             "bytes_to_write": sum(layout.total_bytes for layout in self.layouts),
             "warnings": list(self.warnings),
         }
-
-
-def _records(count: int, shape: tuple[int, ...], axis: int) -> str:
-    values = math.prod(n for i, n in enumerate(shape) if i != axis)
-    return f"one of {count} records along axis {axis}, {values} value{'s' * (values > 1)} each"

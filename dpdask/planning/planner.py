@@ -13,6 +13,7 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
+from dpdask.planning.advice import advice
 from dpdask.planning.build_layers import build_layers
 from dpdask.planning.build_query import build_query
 from dpdask.planning.checks import (
@@ -85,7 +86,7 @@ def make_plan(
         guarantee=guarantee,
         fingerprint=fingerprint(spec, (variable,), directions),
         forecast=None,
-        warnings=_warnings(guarantee, variable.component),
+        warnings=_warnings(spec, guarantee, variable),
     )
     check_memory(plan)
     if not resuming:
@@ -211,9 +212,15 @@ def _guarantee(spec: ReleaseSpec, directions: Component | None, data: Component)
     return guarantee
 
 
-def _warnings(guarantee: Guarantee, data: Component) -> tuple[str, ...]:
+def _warnings(spec: ReleaseSpec, guarantee: Guarantee, variable: Variable) -> tuple[str, ...]:
     """Return what the curator should know; nothing in it depends on a private number of records."""
-    warnings = data.warnings
+    data = variable.component
+    warnings = data.warnings + advice(
+        data,
+        variable.accuracy(spec.privacy_unit),
+        budget=spec.privacy.budget(),
+        dimension_names=variable.source.dimension_names,
+    )
     if not guarantee.certified:
         warnings = (*warnings, f"released uncertified, as declared: {guarantee.reason}")
     query = data.query

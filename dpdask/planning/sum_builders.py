@@ -10,7 +10,7 @@ from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, CountedMean, CountedSum, Ranges
 from dpdask.queries.grouping import GroupKey, Groups
-from dpdask.queries.joint import Counting, SumShape, best_scale, joint_square, rms
+from dpdask.queries.joint import Counting, SumShape, best_scale, joint_square
 from dpdask.queries.sums import Mean, Sum
 from dpdask.sensitivity import EntrywiseBox, L2Ball, Origin, SensitivitySet
 from dpdask.spec.query import GroupBySection, MeanSection, SumSection
@@ -146,9 +146,7 @@ def _weight(inputs: QueryInputs, bound: Clip | Ranges, entries: int, *, mean: bo
         return hint
     if not mean and not bound.center.zero:
         return math.sqrt(bound.center.mean_square(inputs.shape))
-    if isinstance(bound, Clip):
-        return bound.norm / (2 * math.sqrt(entries))
-    return rms([(high - low) / 4 for low, high in bound.pairs])
+    return bound.typical_distance(entries)
 
 
 def _plain(inputs: QueryInputs, axis: int, bound: Clip | Ranges, *, mean: bool) -> Sum:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from dpdask.errors import InvalidSpec
-from dpdask.noise import Noise
+from dpdask.noise import Deviations, Noise
 from dpdask.privacy import Adjacency
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
@@ -102,6 +102,11 @@ class Query(abc.ABC):
         return None if self.bound is None else self.bound.record_axis
 
     @property
+    def missing_values(self) -> str:
+        """What missing values do, in words."""
+        return "count as the centre"
+
+    @property
     def labels(self) -> dict[str, tuple[int | str, ...] | None]:
         """The arrays of one entry per record that the query reads beside the source: their groups,
         None for numbers.
@@ -176,6 +181,45 @@ class Query(abc.ABC):
         """
         return (noise.symmetrised_std if self.symmetric else noise.entry_std) / self.divisor
 
+    def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
+        """Return the standard deviations of released entries, before any division by a count that
+        is released with them (:attr:`divided_by_count`).
+
+        Args:
+            noises: The noise of every part, by name.
+            distance: How far a mean may lie from the centre, where its noise depends on that.
+        """
+        noise = noises[DATA]
+        deviations = noise.deviations()
+        if self.symmetric and deviations.least == deviations.largest:
+            deviations = deviations.symmetrised(self.answer_shape[0])
+        elif self.symmetric:
+            deviations = Deviations.same(noise.symmetrised_std, deviations.tail)
+        return deviations.scaled(1 / self.divisor)
+
+    @property
+    def public_count(self) -> float | None:
+        """The count of an entry, if nothing is missing and groups are equally large.
+
+        None where nothing is counted, or the number of records is private.
+        """
+        return None
+
+    @property
+    def divided_by_count(self) -> bool:
+        """Whether entries are divided by a noisy count, so that their noise depends on it."""
+        return False
+
+    def entry_widths(self) -> tuple[float, ...] | None:
+        """Return how far apart two possible values of a released entry lie, without noise.
+
+        One number for all entries or one per feature of the ranges; None where it is not known, or
+        depends on a private number of records.
+        """
+        if self.bound is None or self.records_in_entry is None:
+            return None
+        return tuple(width * self.records_in_entry for width in self.bound.widths)
+
     def to_dict(self) -> Json:
         """Return the query as it is recorded on the release card; nothing of the data."""
         description: Json = {"name": self.name, "answer_shape": list(self.answer_shape)}
@@ -220,7 +264,7 @@ class SummedQuery(Query):
 
         Guarantee: no published figure depends on a private number of records.
         """
-        if self.sensitivity.adjacency is Adjacency.REPLACE_ONE:
+        if self.count_is_public:
             return self.records
         if self.records > PRIVATE_COUNT:
             raise InvalidSpec(
@@ -235,6 +279,11 @@ class SummedQuery(Query):
         """Round exact counts to the noise's grid."""
         discretized = discretize(noise, self.bounds(), mu=mu, steps_per_sigma=steps_per_sigma)
         return discretized, ExactSum()
+
+    @property
+    def count_is_public(self) -> bool:
+        """Whether the number of records is public."""
+        return self.sensitivity.adjacency is Adjacency.REPLACE_ONE
 
     def region(self, records: int) -> Shape:
         """Return the shape of what :meth:`partial` reads of so many records, at most."""

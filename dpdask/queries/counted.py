@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpdask.noise import Deviations, Noise, Tail
 from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.grouped_sums import add_clamped_records, add_whole_records
@@ -53,6 +54,13 @@ class CountedSum(Sum):
     def record_shape(self) -> Shape:
         """The shape of one record."""
         return tuple(n for axis, n in enumerate(self.source_shape) if axis != self.record_axis)
+
+    @property
+    def missing_values(self) -> str:
+        """They lower the counts of entries."""
+        if self.counting is not Counting.ENTRIES:
+            return super().missing_values
+        return "count as absent; how many are present is released, too"
 
     @property
     def labels(self) -> dict[str, tuple[int | str, ...] | None]:
@@ -214,6 +222,20 @@ class CountedSum(Sum):
         counted = self.counting is not Counting.NONE or self.groups is not None
         return None if counted else super().records_in_entry
 
+    @property
+    def public_count(self) -> float | None:
+        """The public number of records, shared out equally to groups."""
+        return self.records / self.group_count if self.count_is_public else None
+
+    def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
+        """Return what sum and count move an entry by together."""
+        std = noises[DATA].entry_std
+        if COUNT not in noises:
+            return Deviations.same(std)
+        centers, counts = np.unique(np.abs(self.bound.center.values), return_counts=True)
+        values = np.hypot(std, centers * noises[COUNT].entry_std)
+        return Deviations(values, counts / counts.sum(), Tail.GAUSSIAN)
+
     def release(
         self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
     ) -> dict[str, Floats]:
@@ -264,6 +286,18 @@ class CountedMean(CountedSum):
     """The mean of records whose number is private, or of which entries are missing."""
 
     name: ClassVar[str] = "counted-mean"
+
+    @property
+    def divided_by_count(self) -> bool:
+        """Unless the number of records is public."""
+        return self.counting is not Counting.NONE
+
+    def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
+        """Return those of the mean times its count, at a distance from the centre."""
+        std = noises[DATA].entry_std
+        if COUNT not in noises:
+            return Deviations.same(std / self.records)
+        return Deviations.same(math.hypot(std, distance * noises[COUNT].entry_std))
 
     @property
     def records_in_entry(self) -> int:

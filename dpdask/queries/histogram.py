@@ -57,6 +57,11 @@ class Histogram(SummedQuery):
             return axes
         return (*axes[:-1], dataclasses.replace(axes[-1], name=None))
 
+    @property
+    def missing_values(self) -> str:
+        """They leave their record out."""
+        return "a record with one is not counted"
+
     def bounds(self) -> AnswerBounds:
         """Return the number of records as the bound of every count.
 
@@ -70,6 +75,10 @@ class Histogram(SummedQuery):
             high=(largest,) * order,
             rounded_entries=2 * self.max_contributions,
         )
+
+    def entry_widths(self) -> tuple[float, ...] | None:
+        """Return the number of records."""
+        return (float(self.records),) if self.count_is_public else None
 
     def partial(
         self,

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy.optimize import minimize_scalar
@@ -161,8 +160,3 @@ def best_scale(shape: SumShape, *, weight: float) -> float:
         error, bounds=(middle - 20, middle + 20), method="bounded", options={"xatol": 1e-9}
     )
     return math.exp(float(best.x))
-
-
-def rms(values: Sequence[float]) -> float:
-    """Return the root of the mean square."""
-    return math.sqrt(math.fsum(value**2 for value in values) / len(values))

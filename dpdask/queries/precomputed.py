@@ -28,6 +28,11 @@ class Precomputed(Query):
     name: ClassVar[str] = "precomputed"
     steps: int = 1
 
+    @property
+    def missing_values(self) -> str:
+        """There is no centre."""
+        return "count as 0"
+
     def bounds(self) -> AnswerBounds:
         """Return no bounds: discretization chooses where to clamp."""
         order = len(self.source_shape)

@@ -6,6 +6,7 @@ bound is enforced.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,15 @@ class Clip:
     def largest(self) -> float:
         """The largest distance of an entry from the centre."""
         return self.norm
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """How far apart two values of an entry lie at most."""
+        return (2 * self.norm,)
+
+    def typical_distance(self, entries: int) -> float:
+        """Return how far from the centre an entry of a mean is taken to lie: half the bound."""
+        return self.norm / (2 * math.sqrt(entries))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +68,15 @@ class Ranges:
     def largest(self) -> float:
         """The largest absolute value of an entry."""
         return max(max(abs(low), abs(high)) for low, high in self.pairs)
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """How far apart two values of an entry lie at most."""
+        return tuple(high - low for low, high in self.pairs)
+
+    def typical_distance(self, entries: int) -> float:
+        """Return how far from the centre an entry of a mean is taken to lie: half the bound."""
+        return math.sqrt(math.fsum((width / 4) ** 2 for width in self.widths) / len(self.pairs))
 
     @property
     def centers(self) -> tuple[float, ...]:

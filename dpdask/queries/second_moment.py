@@ -72,6 +72,12 @@ class SecondMoment(RecordSumQuery):
             center=center,
         )
 
+    def entry_widths(self) -> tuple[float, ...] | None:
+        """Return the square of the reach times the number of records, over the divisor."""
+        if not self.count_is_public:
+            return None
+        return (self.reach**2 * self.records / self.divisor,)
+
     def bias(self, exact_sum: ExactSum) -> float:
         """Return what either factor of every record's products may lose."""
         largest = self.sum_bounds().largest

@@ -30,10 +30,12 @@ from dpdask.types import Json
 
 __all__ = [
     "Receipt",
+    "SpecLike",
     "abort",
     "abort_named",
     "advice",
     "finish_published",
+    "parsed_spec",
     "plan",
     "release",
     "release_or_resume",
@@ -47,7 +49,8 @@ _BY_THE_CURATOR = "aborted by the curator"
 SpecLike = ReleaseSpec | Json | str | Path
 
 
-def _spec(spec: SpecLike) -> ReleaseSpec:
+def parsed_spec(spec: SpecLike) -> ReleaseSpec:
+    """Return the spec that a path, a dictionary or a spec stands for."""
     if isinstance(spec, ReleaseSpec):
         return spec
     return parse_release_spec(spec) if isinstance(spec, dict) else load_release_spec(spec)
@@ -60,7 +63,7 @@ def _output(spec: ReleaseSpec) -> Storage:
 @contextlib.contextmanager
 def _opened(spec: SpecLike) -> Iterator[tuple[ReleaseSpec, Ledger]]:
     """Open the ledger of a spec."""
-    parsed = _spec(spec)
+    parsed = parsed_spec(spec)
     with contextlib.closing(open_ledger(parsed.budget.ledger)) as ledger:
         yield parsed, ledger
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dpdask.figures import number_text
 from dpdask.types import Json
+from dpdask.views.accuracy_rows import accuracy_rows
 from dpdask.views.card_rows import clamping_rows
 from dpdask.views.rows import Row, shape_text, size_text, verdict
 
@@ -17,7 +19,9 @@ def plan_rows(plan: Json) -> list[Row]:
     """
     return [
         Row("source", _array(plan["source"])),
+        Row("decodes", plan["decodes"]),
         Row("protects", plan["protects"]),
+        *_optional("missing", plan["missing"]),
         *public_plan_rows(plan),
         Row(
             "reads, writes",
@@ -33,18 +37,23 @@ def public_plan_rows(plan: Json) -> list[Row]:
     Guarantee: nothing here says how many records the source has, which may be private; the release
     itself will show the rest.
     """
-    error = plan["expected_error"]
     return [
         Row("query", plan["query"]["name"]),
+        *_optional("groups", plan["groups"]),
+        *_optional("centre", plan["center"]),
         Row("output", _array(plan["output"])),
-        Row("sensitivity", f"{plan['sensitivity']:.6g} (l2, of the answer)"),
+        Row("sensitivity", f"{number_text(plan['sensitivity'])} (l2, of the answer)"),
         *clamping_rows(plan["bound"]),
         *_choice_rows(plan["mechanism"]),
-        Row("noise", f"{error['noise']}, standard deviation {error['entry_std']:.6g} per entry"),
+        *accuracy_rows(plan["expected_error"], plan["bound"]),
         *_guarantee_rows(plan["guarantee"]),
         *_ledger_rows(plan["ledger"]),
         Row("work", _work(plan["tiles"], plan["tile_shape"])),
     ]
+
+
+def _optional(label: str, value: str | None) -> list[Row]:
+    return [] if value is None else [Row(label, value)]
 
 
 def _choice_rows(mechanism: Json) -> list[Row]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from dpdask.mechanisms import Calibration
 from dpdask.mechanisms.compare import Comparison
 from dpdask.types import Json
+from dpdask.views.accuracy_rows import epsilon_rows
 from dpdask.views.card_rows import card_rows
 from dpdask.views.ledger_rows import ledger_rows, release_rows
 from dpdask.views.mechanism_rows import calibration_rows, comparison_notes, comparison_rows
@@ -25,6 +26,7 @@ __all__ = [
     "calibration_table",
     "card_table",
     "comparison_table",
+    "epsilon_table",
     "ledger_table",
     "notes",
     "plan_table",
@@ -107,6 +109,11 @@ def release_table(state: DatasetState) -> Table:
 def plan_table(plan: Json) -> Table:
     """Return a plan as a table, for people who may see the source."""
     return rows_table("plan", plan_rows(plan))
+
+
+def epsilon_table(choices: Sequence[Json]) -> Table:
+    """Return a release at several epsilons as a table."""
+    return records_table(epsilon_rows(choices))
 
 
 def card_table(card: ReleaseCard) -> Table:

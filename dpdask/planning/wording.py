@@ -1,0 +1,80 @@
+"""A plan in words: whom it protects, what is decoded, centres, groups, for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dpdask.figures import number_text
+from dpdask.queries import Query
+from dpdask.storage import SourceArray
+
+__all__ = [
+    "center_text",
+    "groups_text",
+    "missing_text",
+    "protected_text",
+    "units_text",
+]
+
+_LISTED = 8  # names of groups, numbers of a centre
+
+
+def units_text(count: int, axis: int, names: tuple[str, ...] | None) -> str:
+    """Return how many records there are, and along which dimension."""
+    dimension = f"axis {axis}" if names is None else names[axis]
+    return f"{count:,} record{'s' * (count != 1)} along {dimension}"
+
+
+def protected_text(query: Query, names: tuple[str, ...] | None) -> str:
+    """Return whom a release protects, in words that show a wrong dimension.
+
+    For people who may see the source: the number of records may be private.
+    """
+    axis = query.units_axis
+    whom = "what the caller declares" if query.bound is None else "the whole tensor"
+    if axis is not None:
+        count = query.source_shape[axis]
+        values = math.prod(n for i, n in enumerate(query.source_shape) if i != axis)
+        each = f"{values:,} value{'s' * (values != 1)} each"
+        if names is None:
+            whom = f"one record of {count:,} along axis {axis} ({each})"
+        else:
+            whom = f"one {names[axis]} of {count:,} ({each})"
+    most = query.max_contributions
+    records = "one record" if most == 1 else f"at most {most:,} records"
+    return f"{whom}; {query.sensitivity.adjacency}, {records} per unit"
+
+
+def missing_text(query: Query, source: SourceArray) -> str | None:
+    """Return what missing values do; None where there can be none."""
+    return query.missing_values if source.may_miss_values else None
+
+
+def center_text(query: Query) -> str | None:
+    """Return the point that records are measured from; None where they are not bounded."""
+    if query.bound is None:
+        return None
+    values = query.bound.center.values
+    if values.size <= _LISTED:
+        return ", ".join(number_text(float(value)) for value in values.reshape(-1))
+    ends = f"{number_text(float(values.min()))} to {number_text(float(values.max()))}"
+    return f"{values.size:,} numbers from {ends}"
+
+
+def groups_text(query: Query) -> str | None:
+    """Return the public groups; None where records are not grouped."""
+    labels = {array: groups for array, groups in query.labels.items() if groups is not None}
+    if not labels:
+        return None
+    keys = "; ".join(f"{array}: {_listed(groups)}" for array, groups in labels.items())
+    if len(labels) > 1:
+        keys += f" ({math.prod(map(len, labels.values())):,} groups)"
+    return f"{keys}; a record with another label counts nowhere"
+
+
+def _listed(names: Sequence[int | str]) -> str:
+    if len(names) <= _LISTED:
+        return ", ".join(map(str, names))
+    first = ", ".join(map(str, names[: _LISTED - 2]))
+    return f"{first}, ... {names[-1]}"
