@@ -161,6 +161,11 @@ class Variable:
         """The size of the source, uncompressed."""
         return self.source.stored_bytes
 
+    @property
+    def entry_std(self) -> float:
+        """The root mean square of the noise of one entry, as the card states it."""
+        return self.query.released_std(self.component.noise)
+
     def accuracy(self, unit: PrivacyUnitSection) -> Accuracy:
         """Return how far noise moves what is released; ``unit`` may hint how far means lie."""
         return accuracy_of(self.query, self.component.noises, unit)

@@ -102,7 +102,7 @@ def test_a_public_count_is_shared_out_to_groups_and_a_private_one_is_not_told(
     assert private.expected is None
 
 
-@pytest.mark.parametrize("query", ["sum", "mean", "covariance", "histogram"])
+@pytest.mark.parametrize("query", ["sum", "mean", "second-moment", "histogram"])
 def test_no_figure_depends_on_a_private_number_of_records(space: Workspace, query: str) -> None:
     unit: dict[str, Any] = CLIP | {"adjacency": "add-remove-one"}
     question: Any = query

@@ -41,7 +41,7 @@ def test_noise_that_is_wider_than_some_ranges_names_how_many(space: Workspace) -
     assert "times the 1 that" in text
 
 
-@pytest.mark.parametrize("query", ["sum", "mean", "covariance"])
+@pytest.mark.parametrize("query", ["sum", "mean", "second-moment"])
 def test_few_records_are_warned_of_by_the_noise_of_their_sums(space: Workspace, query: str) -> None:
     unit = {"record_dim": 0, "l2_clip_norm": 1.0}
     assert len(warnings(space, WIDE, records=1, privacy_unit=unit, query=query)) == 1
@@ -70,7 +70,7 @@ def test_several_records_of_one_unit_make_few_units(space: Workspace) -> None:
     assert warnings(space, FEW, privacy_unit={**unit, "max_contributions": 20}, query="mean") == []
 
 
-@pytest.mark.parametrize("query", ["sum", "mean", "covariance"])
+@pytest.mark.parametrize("query", ["sum", "mean", "second-moment"])
 @pytest.mark.parametrize("records", [1, 7, 900])
 def test_no_warning_tells_a_private_number_of_records(
     space: Workspace, query: str, records: int
