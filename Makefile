@@ -39,6 +39,7 @@ $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 bench: $(VENV)/stamp-bench
 	$(BIN)/python -m tests.bench.bench
 	$(BIN)/python -m tests.bench.release
+	$(BIN)/python -m tests.bench.real_data
 	$(BIN)/python -m tests.bench.ledger
 
 clean:

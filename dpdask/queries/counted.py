@@ -19,18 +19,16 @@ import numpy as np
 
 from dpdask.noise import Deviations, Noise, Tail
 from dpdask.privatizers.bounds import AnswerBounds
-from dpdask.privatizers.grid import Grid
-from dpdask.privatizers.grouped_sums import add_clamped_records, add_whole_records
 from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import COUNT, DATA, NOISE_STD, BesideArray, Reader, SidePart
 from dpdask.queries.counted_rules import CountedSumRules, moved_counts
 from dpdask.queries.exact_sum import ExactSum, SumBounds
 from dpdask.queries.grouping import Groups
 from dpdask.queries.joint import Counting
-from dpdask.queries.records import Clip, Ranges
+from dpdask.queries.records import Ranges
 from dpdask.queries.sums import Sum
 from dpdask.queries.verification import register_query_rules
-from dpdask.types import Array, Floats, Integers, Json, Region, Shape
+from dpdask.types import Floats, Integers, Json, Region, Shape
 
 __all__ = ["CountedMean", "CountedSum"]
 
@@ -137,9 +135,9 @@ class CountedSum(Sum):
         )
 
     def summing_bytes(self, records: int) -> int:
-        """Return what clipping holds beside what was read; clamped records are added as read."""
-        entries = math.prod(self.region(records))
-        return 24 * entries if isinstance(self.bound, Clip) else 8 * entries
+        """Return also the sums and counts of further groups."""
+        further = 16 * (self.group_count - 1) * math.prod(self.region(1))
+        return super().summing_bytes(records) + further
 
     def partials(
         self,
@@ -157,7 +155,9 @@ class CountedSum(Sum):
             codes = np.zeros(records.stop - records.start, np.int64)
         else:
             codes = self.groups.codes(source, records)
-        totals, present = self._added(exact_sum, block, codes, factors, box)
+        totals, present = exact_sum.rule().sums(
+            block, box, codes=codes, groups=self.group_count, factors=factors
+        )
         shape = tuple(part.stop - part.start for part in inner)
         sums = {DATA: self._of_groups(totals, shape, answer_box)}
         if self.counting is Counting.ENTRIES:
@@ -166,32 +166,6 @@ class CountedSum(Sum):
             counts = np.bincount(codes[codes >= 0], minlength=self.group_count)
             sums[COUNT] = counts.astype(np.int64).reshape(self._group_shape)
         return sums
-
-    def _added(
-        self,
-        exact_sum: ExactSum,
-        block: Array,
-        codes: Integers,
-        factors: Floats | None,
-        box: Region,
-    ) -> tuple[Integers, Integers]:
-        rule, axis = exact_sum.rule(), self.record_axis
-        if rule.ranges is None:
-            steps = rule.integers(block, factors, box)
-            return add_whole_records(steps, block, codes, record_axis=axis, groups=self.group_count)
-        one = tuple(1 if other == axis else size for other, size in enumerate(block.shape))
-        low, high = _inner_bounds(rule.ranges, rule.grid, box, one)
-        center = np.broadcast_to(self.bound.center.of(box), one).reshape(-1)
-        return add_clamped_records(
-            block,
-            codes,
-            record_axis=axis,
-            groups=self.group_count,
-            center=np.ascontiguousarray(center),
-            low=low,
-            high=high,
-            step=rule.grid.step,
-        )
 
     def _of_groups(self, totals: Integers, shape: Shape, answer_box: Region) -> Integers:
         """Return flat sums by group in the shape of a region of the answer."""
@@ -316,28 +290,6 @@ class CountedMean(CountedSum):
         distance = total / count
         std = np.hypot(stds[DATA], distance * stds[COUNT]) / count
         return {DATA: center + distance, COUNT: noisy[COUNT], NOISE_STD: std}
-
-
-def _inner_bounds(ranges: Ranges, grid: Grid, box: Region, one: Shape) -> tuple[Floats, Floats]:
-    """Return the integer bounds of every entry of a record, rounded inwards, in C order."""
-    inner = [
-        Grid.for_range(
-            sigma=grid.step * grid.steps_per_sigma,
-            low=low,
-            high=high,
-            steps_per_sigma=grid.steps_per_sigma,
-        )
-        for low, high in ranges.pairs
-    ]
-    axis = ranges.feature_axis
-    shape = [-1 if other == axis else 1 for other in range(len(one))]
-    bounds = []
-    for values in ([each.low for each in inner], [each.high for each in inner]):
-        numbers = np.asarray(values, dtype=np.float64)
-        if len(values) > 1:
-            numbers = numbers[box[axis]].reshape(shape)
-        bounds.append(np.ascontiguousarray(np.broadcast_to(numbers, one)).reshape(-1))
-    return bounds[0], bounds[1]
 
 
 register_query_rules(CountedSum.name, CountedSumRules())

@@ -13,8 +13,9 @@ import numpy as np
 
 from dpdask.privatizers.clipping import clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.privatizers.grid import Grid
+from dpdask.privatizers.grouped_sums import add_clamped_records, add_clipped_records
 from dpdask.queries.center import ORIGIN, Center
-from dpdask.types import Array, Floats, Region, Shape
+from dpdask.types import Array, Floats, Integers, Region, Shape
 
 __all__ = ["Clip", "Ranges", "RecordRule"]
 
@@ -119,15 +120,71 @@ class RecordRule:
         block = self.center.shifted(block, region)
         if self.ranges is not None:
             block = self.ranges.center.fill(block, region)
-            return self._clamped(block, self.ranges, tuple(part.start for part in region))
+            return self._clamped(block, self.ranges, region)
         step, axis = self.grid.step, self.record_axis
         if factors is None:
             norms = record_norms(block, record_axis=axis, step=step)
             factors = clip_factors(norms, grid=self.grid)
         return clipped_on_grid(block, step=step, factors=factors, record_axis=axis)
 
-    def _clamped(self, block: Array, ranges: Ranges, offsets: Shape) -> Floats:
+    def sums(
+        self,
+        block: Array,
+        region: Region,
+        *,
+        codes: Integers,
+        groups: int,
+        factors: Floats | None,
+    ) -> tuple[Integers, Integers]:
+        """Return the sums of :meth:`integers` by group, flat, and the numbers of present entries.
+
+        Args:
+            block: Some entries of some records.
+            region: The region of the source that the block is.
+            codes: The group of every record, -1 for none.
+            groups: How many groups there are.
+            factors: What clipped records are multiplied by; None computes it from whole records.
+        """
+        axis, step = self.record_axis, self.grid.step
+        one = tuple(1 if other == axis else size for other, size in enumerate(block.shape))
+        center = _spread(self.center.of(region), one)
+        if self.ranges is None:
+            if factors is None:
+                shifted = self.center.shifted(block, region)
+                norms = record_norms(shifted, record_axis=axis, step=step)
+                factors = clip_factors(norms, grid=self.grid)
+            return add_clipped_records(
+                block,
+                codes,
+                record_axis=axis,
+                groups=groups,
+                center=center,
+                factors=factors,
+                step=step,
+            )
+        low, high = (_spread(end, one) for end in self._ends(self.ranges, region, one))
+        fill = self.ranges.center.of(region)
+        if block.dtype.kind == "f" and self.center.zero:  # as `fill` writes it into the block
+            fill = fill.astype(block.dtype)
+        return add_clamped_records(
+            block,
+            codes,
+            record_axis=axis,
+            groups=groups,
+            center=center,
+            fill=_spread(fill, one),
+            low=low,
+            high=high,
+            step=step,
+        )
+
+    def _clamped(self, block: Array, ranges: Ranges, region: Region) -> Floats:
         """Return entries clamped to their ranges, whose ends are rounded inwards."""
+        low, high = self._ends(ranges, region, block.shape)
+        return on_grid(block, step=self.grid.step, low=low, high=high)
+
+    def _ends(self, ranges: Ranges, region: Region, shape: Shape) -> tuple[Floats, Floats]:
+        """Return the ends of ranges in steps, rounded inwards, ready to broadcast."""
         steps_per_sigma = self.grid.steps_per_sigma
         inner = [
             Grid.for_range(
@@ -139,17 +196,20 @@ class RecordRule:
             for low, high in ranges.pairs
         ]
         axis = ranges.feature_axis
-        return on_grid(
-            block,
-            step=self.grid.step,
-            low=_along([grid.low for grid in inner], axis, offsets[axis], block.shape),
-            high=_along([grid.high for grid in inner], axis, offsets[axis], block.shape),
-        )
+        start = region[axis].start
+        low = _along([grid.low for grid in inner], axis, start, shape)
+        high = _along([grid.high for grid in inner], axis, start, shape)
+        return low, high
 
 
-def _along(values: list[int], axis: int, start: int, shape: Shape) -> Floats | float:
+def _spread(values: Floats, one: Shape) -> Floats:
+    """Return numbers that broadcast to one record as those of all of its entries, in C order."""
+    return np.ascontiguousarray(np.broadcast_to(values, one), dtype=np.float64).reshape(-1)
+
+
+def _along(values: list[int], axis: int, start: int, shape: Shape) -> Floats:
     """Return the bounds of a block's features, ready to broadcast."""
     if len(values) == 1:
-        return values[0]
+        return np.asarray(values[0], dtype=np.float64)
     part = np.array(values[start : start + shape[axis]], dtype=np.float64)
     return part.reshape([-1 if i == axis else 1 for i in range(len(shape))])

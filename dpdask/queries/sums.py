@@ -31,6 +31,8 @@ __all__ = ["LOST_STEPS", "Mean", "Sum"]
 # bound rounded inwards
 LOST_STEPS = 1.5
 
+_NUMBERS_PER_ENTRY = 6  # of a record: its sum, its count, its centre, its bounds
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sum(RecordSumQuery):
@@ -57,9 +59,11 @@ class Sum(RecordSumQuery):
         return None if self.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE else self.records
 
     def summing_bytes(self, records: int) -> int:
-        """Return also 64-bit integers, since steps of clamped records are too fine for doubles."""
-        integers = 8 * math.prod(self.region(records)) if isinstance(self.bound, Ranges) else 0
-        return super().summing_bytes(records) + integers
+        """Return the sums and bounds of one record, and distances from a centre before clipping."""
+        numbers = _NUMBERS_PER_ENTRY * math.prod(self.region(1))
+        if isinstance(self.bound, Clip) and not self.bound.center.zero:
+            numbers += math.prod(self.region(records))
+        return 8 * numbers
 
     def bias(self, exact_sum: ExactSum) -> float:
         """Return what all records together may lose."""
@@ -74,13 +78,13 @@ class Sum(RecordSumQuery):
         factors: Floats | None,
     ) -> Integers:
         """Return the sum of some records over a region of the answer."""
-        rule = exact_sum.rule()
         inner = answer_box if len(self.source_shape) > 1 else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
-        steps = rule.integers(source.read(box), factors, box)
-        if rule.grid.high * (records.stop - records.start) >= 2**53:
-            steps = steps.astype(np.int64)
-        return np.atleast_1d(np.sum(steps, axis=self.record_axis)).astype(np.int64)
+        codes = np.zeros(records.stop - records.start, np.int64)
+        totals, _ = exact_sum.rule().sums(
+            source.read(box), box, codes=codes, groups=1, factors=factors
+        )
+        return totals.reshape(tuple(part.stop - part.start for part in inner) or (1,))
 
 
 @dataclass(frozen=True, kw_only=True)
