@@ -1,0 +1,173 @@
+"""Groups of arrays as a source: every array is part of its identity, none tells a private number
+of records, and memory is what the plan says.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpdask.errors import SourceChanged, StoreError
+from dpdask.planning import ReleasePlan, make_plan, memory
+from dpdask.releases.api import release
+from dpdask.releases.verify import verify_release
+from dpdask.spec import parse_release_spec
+from tests.support.workspace import Workspace
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+EDGES = {"delay": [0, 1, 2], "origin": {"values": ["E", "J"]}}
+BY = {"array": "group", "groups": [1, 2]}
+ARRAYS = ("delay", "origin", "group")
+
+
+def write_table(space: Workspace, count: int, **options: Any) -> None:
+    rng = np.random.default_rng(count)
+    options = {"chunks": (16,), "dimension_names": ["flight"], **options}
+    space.source(rng.uniform(0, 2, count), name="delay", **options)
+    space.source(rng.choice(["E", "J", "LGA"], count), name="origin", **options)
+    space.source(rng.integers(0, 3, count), name="group", **options)
+
+
+def spec_of(space: Workspace, **changes: Any) -> dict[str, Any]:
+    base = {
+        "source": {"url": str(space.folder / "source.zarr")},
+        "query": {"name": "histogram", "edges": EDGES, "by": BY},
+        "privacy_unit": {"record_dim": "flight"},
+        "mechanism": "auto",
+    }
+    return space.spec(**{**base, **changes})
+
+
+def plan_of(space: Workspace, **changes: Any) -> ReleasePlan:
+    return make_plan(parse_release_spec(spec_of(space, **changes)))
+
+
+def change(space: Workspace, name: str) -> None:
+    array = zarr.open_array(space.folder / "source.zarr" / name, mode="r+")
+    array[3] = "J" if name == "origin" else 1
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_every_array_is_part_of_the_fingerprint(space: Workspace, name: str) -> None:
+    write_table(space, 64)
+    before = plan_of(space).fingerprint
+    assert plan_of(space).fingerprint == before
+    change(space, name)
+    assert plan_of(space).fingerprint != before
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_that_changes_during_the_release_burns_it(space: Workspace, name: str) -> None:
+    write_table(space, 64)
+
+    def meddle(progress: Any) -> None:
+        if progress.stage == "verify":
+            change(space, name)
+
+    with pytest.raises(SourceChanged, match="during the release"):
+        release(spec_of(space), on_progress=meddle)
+    assert space.left_behind() == []
+    assert list(space.ledger.state("people").releases.values()) == ["burn"]
+
+
+def test_an_array_beside_that_is_not_read_may_change(space: Workspace) -> None:
+    write_table(space, 64)
+    space.source(np.zeros(64), name="other")
+    before = plan_of(space).fingerprint
+    space.source(np.ones(64), name="other")
+    assert plan_of(space).fingerprint == before
+
+
+def test_the_order_of_arrays_is_part_of_the_fingerprint(space: Workspace) -> None:
+    """Two orders of one shape under the same names: other answers, so never the same noise."""
+    write_table(space, 64)
+    publish = {"dimension_names": ["a", "b"]}
+    found = set()
+    for order in (("delay", "origin"), ("origin", "delay")):
+        edges = {name: EDGES[name] for name in order}
+        plan = plan_of(space, query={"name": "histogram", "edges": edges}, publish=publish)
+        assert plan.layout.shape == (2, 2)
+        found.add(plan.fingerprint)
+    assert len(found) == 2
+
+
+def test_nothing_published_depends_on_a_private_number_of_records(space: Workspace) -> None:
+    """No records, too: an error would tell them from one."""
+    unit = {"record_dim": "flight", "adjacency": "add-remove-one"}
+    cards, stages = [], []
+    for count in (0, 1, 63, 64, 2570):
+        write_table(space, count)
+        seen: list[Any] = []
+        url = f"{space.folder}/{count}.zarr"
+        receipt = release(
+            spec_of(space, privacy_unit=unit, output={"url": url}), on_progress=seen.append
+        )
+        verify_release(url, ledger=space.ledger)
+        card = receipt.card.model_dump(mode="json")
+        for varying in ("release_id", "reserved_at", "ledger", "manifest"):
+            card.pop(varying)
+        card["composition"].pop("cumulative_epsilon")
+        cards.append(json.dumps(card, sort_keys=True))
+        stages.append([(step.stage, step.done, step.total) for step in seen])
+        held = {p.relative_to(url).as_posix() for p in Path(url).rglob("*") if p.is_file()}
+        assert "delay_bin_bounds/zarr.json" in held
+    assert len(set(cards)) == 1
+    assert all(stage == stages[0] for stage in stages)
+
+
+def test_no_records_are_refused_where_their_number_is_public(space: Workspace) -> None:
+    write_table(space, 0)
+    with pytest.raises(StoreError, match="has no entries along axis 0"):
+        plan_of(space)
+
+
+def test_a_table_takes_the_longest_chunks_of_its_arrays(space: Workspace) -> None:
+    write_table(space, 64)
+    space.source(np.zeros(64), name="delay", chunks=(48,), dimension_names=["flight"])
+    plan = plan_of(space)
+    assert plan.source.chunks == (48,)
+    assert plan.source_bytes == 64 * (8 + 12 + 8)
+    assert plan.read_bytes == plan.source_bytes
+
+
+RELEASE = """
+import json, sys
+from dpdask.releases.api import release
+release(json.loads(sys.argv[1]))
+peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(int(peak[0].split()[1]) * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_release_stays_below_the_planned_memory(space: Workspace) -> None:
+    """Numbers and text of ten million records, some in one chunk, and cells of 8 MiB."""
+    count = 10_000_000
+    rng = np.random.default_rng(0)
+    for name, values, chunk in (
+        ("delay", rng.uniform(0, 2, count), count),
+        ("origin", rng.choice(np.array(["E", "J", "LGA"]), count), 1_000_000),
+        ("group", rng.integers(0, 3, count), 1_000_000),
+    ):
+        space.source(values, name=name, chunks=(chunk,), dimension_names=["flight"])
+    edges = {**EDGES, "delay": {"low": 0, "high": 2, "bins": 2**18}}
+    query = {"name": "histogram", "edges": edges, "by": BY}
+    spec = spec_of(space, query=query, compute={"threads": 2})
+    planned = plan_of(space, query=query, compute={"threads": 2}).to_dict()["peak_bytes_per_worker"]
+    done = subprocess.run(
+        [sys.executable, "-c", RELEASE, json.dumps(spec)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak = int(done.stdout)
+    assert peak < planned
+    assert peak > memory._BASE + 8 * count, "the twin: a worker holds more than its tiles"
