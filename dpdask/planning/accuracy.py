@@ -29,8 +29,9 @@ class Accuracy:
         divided_by_count: Whether they are still to be divided by the count of an entry.
         distance: Up to how far from the centre a mean may lie for these to hold; None where they
             do not depend on that.
-        public_count: The count of an entry if nothing is missing and groups are equally large;
-            None where the number of records is private.
+        public_count: The count of an entry under a condition; None where the number of records is
+            private.
+        public_count_if: The condition, such as that nothing is missing.
         count_deviations: Those of the counts beside the result; None without counts.
     """
 
@@ -38,6 +39,7 @@ class Accuracy:
     divided_by_count: bool
     distance: float | None
     public_count: float | None
+    public_count_if: str
     count_deviations: Deviations | None
 
     @property
@@ -68,6 +70,7 @@ class Accuracy:
             return None
         return {
             "count": self.public_count,
+            "if": self.public_count_if,
             **_figures(self.deviations.scaled(1 / self.public_count)),
         }
 
@@ -98,6 +101,7 @@ def accuracy_of(query: Query, noises: Mapping[str, Noise], unit: PrivacyUnitSect
         divided_by_count=divided,
         distance=distance if divided else None,
         public_count=query.public_count,
+        public_count_if=query.public_count_if,
         count_deviations=None if counts is None else counts.deviations(),
     )
 

@@ -82,7 +82,7 @@ def _noisy_counts(accuracy: Accuracy) -> str | None:
         return None
     return (
         f"the noise of a count (standard deviation {number_text(counts.rms)}) is large against the"
-        f" {round(public):,} records of an entry if groups are equally large, so means are"
+        f" {round(public):,} records of an entry if {accuracy.public_count_if}, so means are"
         " unreliable; make fewer groups, count records rather than entries (missing: center), or"
         " raise privacy.epsilon"
     )

@@ -206,6 +206,11 @@ class Query(abc.ABC):
         return None
 
     @property
+    def public_count_if(self) -> str:
+        """Under what condition an entry has the public count, in words."""
+        return ""
+
+    @property
     def divided_by_count(self) -> bool:
         """Whether entries are divided by a noisy count, so that their noise depends on it."""
         return False

@@ -201,6 +201,16 @@ class CountedSum(Sum):
         """The public number of records, shared out equally to groups."""
         return self.records / self.group_count if self.count_is_public else None
 
+    @property
+    def public_count_if(self) -> str:
+        """Groups may be of any size, and entries may be missing."""
+        conditions = []
+        if self.counting is Counting.ENTRIES:
+            conditions.append("nothing is missing")
+        if self.groups is not None:
+            conditions.append("groups are equally large")
+        return " and ".join(conditions)
+
     def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
         """Return what sum and count move an entry by together."""
         std = noises[DATA].entry_std

