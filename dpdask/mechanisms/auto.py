@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpdask.accounting import dominating_gaussian
+from dpdask.errors import OutOfReach
 from dpdask.mechanisms.base import Calibration, Choice, Steps
 from dpdask.mechanisms.directional import directional
 from dpdask.mechanisms.gaussian import analytic_gaussian
@@ -61,7 +62,10 @@ def auto(
             name = "laplace"
     if name != "laplace":
         return _chosen(name, candidates, "")
-    note = _ledger_note(budget, candidates["laplace"], gaussian, candidates[gaussian])
+    try:
+        note = _ledger_note(budget, candidates["laplace"], gaussian, candidates[gaussian])
+    except OutOfReach:  # no ledger could charge it
+        return _chosen(gaussian, {gaussian: candidates[gaussian]}, "")
     return _chosen(name, candidates, note, warnings=(note,))
 
 

@@ -169,11 +169,24 @@ def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     along = _released_window_name(plan.source, plan.data.query, plan.layout)
     coordinates = [coordinate_beside(plan.source, name, names, along) for name in names]
     coordinates += axis_coordinates(plan.data.query.new_axes, plan.layout, coordinates)
+    coordinates += _coarse_cells(plan)
     window = plan.source.window
     if window is None or along is None or not _needs_indices(plan, along):
         return coordinates
     _, start, stop = window
     return [*coordinates, (along, np.arange(start, stop, dtype=np.int64), (along,), {})]
+
+
+def _coarse_cells(plan: ReleasePlan) -> list[Coordinate]:
+    """Return the labels of entries that were added up, where their dimension remains."""
+    cells = plan.source.coarse_cells
+    if cells is None or not cells[1]:
+        return []
+    axis = released_axis(plan.data.query, cells[0])
+    if axis is None or plan.data.query.symmetric:
+        return []
+    name = plan.layout.dimension_names[axis]
+    return [(name, np.asarray(cells[1]), (name,), {})]
 
 
 def _needs_indices(plan: ReleasePlan, along: str) -> bool:

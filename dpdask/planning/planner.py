@@ -36,7 +36,7 @@ from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable
-from dpdask.planning.sources import open_whole_source, with_arrays_beside
+from dpdask.planning.sources import coarsened, open_whole_source, with_arrays_beside
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
@@ -112,12 +112,12 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
         )
     source = open_whole_source(spec, storage)
     window = spec.source.window
-    if window is None:
-        return source
-    axis = axis_of(
-        "source.window.axis", window.axis, shape=source.shape, names=source.dimension_names
-    )
-    return source.windowed(axis, window.start, window.stop)
+    if window is not None:
+        axis = axis_of(
+            "source.window.axis", window.axis, shape=source.shape, names=source.dimension_names
+        )
+        source = source.windowed(axis, window.start, window.stop)
+    return coarsened(spec, source)
 
 
 def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None, Variable]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dpdask.errors import InvalidSpec
+from dpdask.planning.naming import axis_of
 from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import (
     SourceArray,
     Storage,
+    coarsened_by,
+    grouped_by,
     open_source,
     open_table,
     plain_name,
     with_labels,
 )
 
-__all__ = ["open_whole_source", "with_arrays_beside"]
+__all__ = ["coarsened", "open_whole_source", "with_arrays_beside"]
 
 
 def open_whole_source(spec: ReleaseSpec, storage: Storage) -> SourceArray:
@@ -33,6 +36,34 @@ def open_whole_source(spec: ReleaseSpec, storage: Storage) -> SourceArray:
             f" ({', '.join(names)}); leave it out, or name one of them"
         )
     return open_table(storage, path or names[0], key="query.edges", decode=spec.source.decode)
+
+
+def coarsened(spec: ReleaseSpec, source: SourceArray) -> SourceArray:
+    """Return the source with its entries added up as ``source.coarsen`` says.
+
+    Raises:
+        DpdaskError: The dimension is that of the records, or its entries cannot be grouped so.
+    """
+    section = spec.source.coarsen
+    if section is None:
+        return source
+    if spec.query.arrays:
+        raise InvalidSpec(
+            "source.coarsen adds up entries of one array, and a histogram over several arrays has"
+            " one entry per record; drop it"
+        )
+    key, names = "source.coarsen.dim", source.dimension_names
+    axis = axis_of(key, section.dim, shape=source.shape, names=names)
+    record = spec.privacy_unit.record_dim
+    if record is not None and axis == axis_of(
+        "privacy_unit.record_dim", record, shape=source.shape, names=names
+    ):
+        raise InvalidSpec(
+            f"{key}={section.dim!r} is the dimension of the records; use query: sum or mean with by"
+        )
+    if section.array is not None:
+        return grouped_by(source, axis, section.array)
+    return coarsened_by(source, axis, section.by or 1)
 
 
 def with_arrays_beside(spec: ReleaseSpec, source: SourceArray, query: Query) -> SourceArray:

@@ -61,6 +61,27 @@ class WindowSection(Section):
     series: str | None = None
 
 
+class CoarsenSection(Section):
+    """Entries along one public dimension are added up before anything else: days to months.
+
+    Args:
+        dim: The dimension, by name or index.
+        by: How many consecutive entries are added up.
+        array: A public array of labels along the dimension, beside the source: entries with the
+            same label are added up.
+    """
+
+    dim: Dimension
+    by: Positive | None = None
+    array: str | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> CoarsenSection:
+        if (self.by is None) == (self.array is None):
+            raise ValueError("coarsen takes exactly one of by and array; give one of them")
+        return self
+
+
 class SourceSection(Section):
     """``source``: the sensitive array, Zarr v2 or v3.
 
@@ -68,6 +89,7 @@ class SourceSection(Section):
         url: A path, a file://, s3://, gs:// or memory:// URL, or a zip file.
         array: The path of the array in it.
         window: The part of the array to read; all of it where left out.
+        coarsen: How entries along a public dimension are added up first.
         decode: Decode values by their CF attributes, as xarray does; false for the numbers as they
             are stored.
         options: Options of the storage.
@@ -76,6 +98,7 @@ class SourceSection(Section):
     url: Annotated[Url, Field(min_length=1)]
     array: str = ""
     window: WindowSection | None = None
+    coarsen: CoarsenSection | None = None
     decode: bool = True
     options: StorageOptions
 

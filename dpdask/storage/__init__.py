@@ -3,6 +3,7 @@
 from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.beside import coordinate_beside, coordinate_schema, has_beside
 from dpdask.storage.cf import Decoding
+from dpdask.storage.coarsened import coarsened_by, grouped_by
 from dpdask.storage.coordinates import CoordinateSchema, plain_name
 from dpdask.storage.documents import (
     CARD_ARRAYS,
@@ -52,10 +53,12 @@ __all__ = [
     "Storage",
     "array_names",
     "canonical",
+    "coarsened_by",
     "coordinate_beside",
     "coordinate_schema",
     "digest_of",
     "document_entries",
+    "grouped_by",
     "has_beside",
     "manifest_documents",
     "merkle_root",

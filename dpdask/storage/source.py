@@ -263,6 +263,11 @@ class SourceArray:
         """Return what reading the labels of so many records takes at most."""
         return 0
 
+    @property
+    def coarse_cells(self) -> tuple[int, tuple[int | str, ...]] | None:
+        """The axis along which entries are added up before all else, and what groups are called."""
+        return None
+
     def regions(self, region: Region, size: int) -> Iterator[Region]:
         """Cut a region into parts of about ``size`` bytes that end where chunks end, in C order."""
         return regions_of(region, chunks=self.chunks, itemsize=self.entry_bytes, size=size)

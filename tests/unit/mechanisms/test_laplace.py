@@ -119,6 +119,12 @@ def test_auto_takes_laplace_where_it_is_quieter_in_every_feature() -> None:
     assert chosen(calibration) == "laplace"
 
 
+def test_auto_takes_the_gaussian_where_no_ledger_could_charge_laplace() -> None:
+    loud = PrivacyBudget(epsilon=1e5, delta=1e-6)
+    calibration = auto(budget=loud, sensitivity=box(1.0, 1.1), shape=(2,))
+    assert chosen(calibration) == "directional"
+
+
 def test_auto_takes_the_gaussian_for_balls_steps_and_samples() -> None:
     for steps in (Steps(count=3), Steps(count=1, sampling_rate=0.1)):
         calibration = auto(budget=BUDGET, sensitivity=COUNTS, shape=(10,), steps=steps)
