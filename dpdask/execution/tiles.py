@@ -222,6 +222,8 @@ def _joint_tile(job: TileJob, key: ReleaseKey, index: Index, sums: Sums) -> Rele
     box = job.tiling.box(index)
     total = _on_grid(job, _tile_of(sums[DATA], box))
     noisy = {DATA: _noisy(job, key, job.privatizer, job.component, index, box, total)}
+    if job.query.symmetric:
+        noisy[DATA] = _averaged(job, key, index, total, noisy[DATA])
     for part in job.parts:
         at = index if part.aligned else (0,) * len(part.tiling.shape)
         region = part.tiling.box(at)
@@ -229,6 +231,16 @@ def _joint_tile(job: TileJob, key: ReleaseKey, index: Index, sums: Sums) -> Rele
         noisy[part.name] = _noisy(job, key, part.privatizer, part.component, at, region, block)
     released = job.query.release(noisy, job.stds(), box)
     return {**released, DATA: released[DATA].astype(job.layout.dtype, copy=False)}
+
+
+def _averaged(job: TileJob, key: ReleaseKey, index: Index, total: Array, noisy: Floats) -> Floats:
+    """Return (Y + Y')/2 of the main part: its noise averaged with that of its mirror image."""
+    mirror = index[::-1]
+    other = noisy
+    if mirror != index:
+        across, transposed = job.tiling.box(mirror), np.ascontiguousarray(total.T)
+        other = _noisy(job, key, job.privatizer, job.component, mirror, across, transposed)
+    return (noisy + other.T) / 2
 
 
 def _noisy(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from dpdask.errors import InvalidSpec, StoreError
 from dpdask.planning import query_builders as builders
 from dpdask.planning.histogram_builder import build_histogram
-from dpdask.planning.moment_builders import build_second_moment
+from dpdask.planning.moment_builders import build_covariance, build_second_moment
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.planning.sum_builders import build_mean, build_sum
 from dpdask.queries import Query
@@ -114,5 +114,6 @@ register_query(sections.IdentitySection, builders.build_identity)
 register_query(sections.SumSection, build_sum)
 register_query(sections.MeanSection, build_mean)
 register_query(sections.SecondMomentSection, build_second_moment)
+register_query(sections.CovarianceSection, build_covariance)
 register_query(sections.HistogramSection, build_histogram)
 register_query(sections.PrecomputedSection, builders.build_precomputed)

@@ -70,10 +70,15 @@ def check_missing(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
         )
     bounded = query.summed and query.bound is not None
     if missing is None and bounded and source.may_miss_values:
+        choices = "write missing: center (they count as the centre)"
+        if not query.symmetric:
+            choices += (
+                ", or missing: count (they count as absent, and the number of present entries is"
+                " released, too)"
+            )
         raise InvalidSpec(
             "the source may miss values (NaN), and privacy_unit.missing does not say what they do;"
-            " write missing: center (they count as the centre), or missing: count (they count as"
-            " absent, and the number of present entries is released, too)"
+            f" {choices}"
         )
 
 

@@ -99,13 +99,13 @@ def make_component(
 def _joint_component(
     name: str, spec: ReleaseSpec, query: Query, calibrated: Calibration, write_chunk: Shape
 ) -> Component:
-    """Return a sum with the counts beside it; all their noise grows by what rounding costs.
+    """Return a sum with those beside it; all their noise grows by what rounding costs.
 
     Guarantee: the verified mu of all parts together is at most the calibrated one.
     """
     if not isinstance(calibrated.noise, IidNoise):
         raise InvalidMechanism(
-            f"query {query.name} releases counts beside its sums, which take i.i.d. Gaussian"
+            f"query {query.name} releases several noisy sums together, which take i.i.d. Gaussian"
             " noise; use mechanism: analytic-gaussian"
         )
     mu = known_mu(calibrated.quantities.get("mu"))
@@ -127,9 +127,9 @@ def _joint_component(
             choice=calibrated.choice,
         )
         # Relative to the noise that is really added, rounding included: the joint radius is for
-        # counts with that much noise or more.
+        # parts with that much noise or more.
         added = discretized.noise.entry_std
-        parts = tuple(_part(side, added, mu, component.tiling) for side in query.beside)
+        parts = tuple(_part(side, added, mu, component) for side in query.beside)
         component = dataclasses.replace(component, parts=parts)
         real = _verified_mu(component)
         if real <= mu:
@@ -137,8 +137,8 @@ def _joint_component(
         sigma *= real / mu * (1 + 1e-9)
 
 
-def _part(side: SidePart, sigma: float, mu: float, tiling: Tiling) -> Part:
-    """Return counts with their noise, ``side.scale`` times that of the sum beside them."""
+def _part(side: SidePart, sigma: float, mu: float, main: Component) -> Part:
+    """Return a further sum with its noise, ``side.scale`` times that of the main one."""
     noise = IidNoise(side.shape, sigma * side.scale)
     alone = L2Ball(  # rounding may cost the share of mu that a sum of its own would lose
         l2=mu * noise.sigma,
@@ -146,11 +146,14 @@ def _part(side: SidePart, sigma: float, mu: float, tiling: Tiling) -> Part:
         origin=side.bounds.sensitivity.origin,
     )
     bounds = dataclasses.replace(side.bounds, sensitivity=alone)
+    exact_sum = ExactSum()
+    if side.in_record_steps and main.exact_sum is not None:
+        exact_sum = ExactSum(answer_step=main.exact_sum.rule().grid.step)
     return Part(
         name=side.name,
         discretized=discretize(noise, bounds, mu=mu, steps_per_sigma=None),
-        exact_sum=ExactSum(),
-        tiling=tiling if side.aligned else Tiling(shape=side.shape, write_chunk=side.shape),
+        exact_sum=exact_sum,
+        tiling=main.tiling if side.aligned else Tiling(shape=side.shape, write_chunk=side.shape),
         aligned=side.aligned,
     )
 
@@ -158,8 +161,8 @@ def _part(side: SidePart, sigma: float, mu: float, tiling: Tiling) -> Part:
 def _tiling(query: Query, discretized: Discretized, write_chunk: Shape) -> Tiling:
     """Return the tiles of an answer: write chunks, whole along the axes that the noise mixes."""
     spanned = discretized.privatizer.spanned
-    if query.symmetric and spanned:
-        spanned = (0, 1)
+    if query.whole or (query.symmetric and spanned):
+        spanned = tuple(range(len(query.answer_shape)))
     return Tiling(
         shape=query.answer_shape,
         write_chunk=write_chunk,

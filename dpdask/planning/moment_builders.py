@@ -1,18 +1,25 @@
-"""How second moments are built: bounds, sensitivity, and where records are measured from."""
+"""How second moments and covariances are built: bounds, sensitivity, and what is released beside
+them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
-from dpdask.errors import InvalidSensitivity
-from dpdask.planning.build_sensitivity import ROUND_UP, largest_norm
+from dpdask.errors import InvalidSensitivity, InvalidSpec
+from dpdask.planning.build_sensitivity import ROUND_UP
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
-from dpdask.queries import Clip, Ranges, SecondMoment
+from dpdask.queries import Clip, Covariance, JointCovariance, Ranges, SecondMoment
+from dpdask.queries.joint import rms
+from dpdask.queries.joint_moments import MomentShape, best_scales, joint_square
 from dpdask.sensitivity import L2Ball, Origin
-from dpdask.spec.query import SecondMomentSection
+from dpdask.spec.query import CovarianceSection, SecondMomentSection
 
-__all__ = ["build_second_moment", "second_moment"]
+__all__ = ["build_covariance", "build_second_moment", "second_moment"]
+
+MOST_FEATURES = 4096  # of a covariance around a private mean, which is one tile
 
 
 def build_second_moment(section: SecondMomentSection, inputs: QueryInputs) -> SecondMoment:
@@ -21,32 +28,105 @@ def build_second_moment(section: SecondMomentSection, inputs: QueryInputs) -> Se
     if isinstance(bound, Clip) and not bound.center.zero:
         raise InvalidSensitivity(
             "query second-moment is taken around 0, and privacy_unit.center clips records around"
-            " another point; drop it"
+            " another point; drop it, or release query: {name: covariance, center: ...}"
         )
     return second_moment(inputs, bound)
 
 
-def second_moment(inputs: QueryInputs, bound: Clip | Ranges) -> SecondMoment:
-    """Return the second moment of records bounded by ``bound``; clipped ones around its centre."""
+def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> SecondMoment:
+    """Return second moments around a public centre, or around a mean that is released with them."""
+    around_mean = section.center == "private"
+    if not around_mean:
+        inputs = _around(section, inputs)
+    _, features = table_of(inputs)
+    bound, unit = inputs.bound(), inputs.privacy_unit
+    if not around_mean and unit.adjacency is Adjacency.REPLACE_ONE:
+        return second_moment(inputs, bound, Covariance)
+    if around_mean and features > MOST_FEATURES:
+        raise InvalidSpec(
+            f"query covariance: {features} features are more than the {MOST_FEATURES} that are"
+            " released around their mean; choose fewer features, or a public query.center"
+        )
+    plain = second_moment(inputs, bound, Covariance)
+    moments = MomentShape(
+        reach=plain.reach, features=features, summed=around_mean, adjacency=unit.adjacency
+    )
+    sum_scale, count_scale = best_scales(moments, distance=_distance(inputs, bound, features))
+    square = joint_square(moments, sum_scale=sum_scale, count_scale=count_scale)
+    return JointCovariance(
+        source_shape=plain.source_shape,
+        answer_shape=plain.answer_shape,
+        sensitivity=_ball(
+            bound, unit.adjacency, radius=unit.max_contributions * math.sqrt(square) * ROUND_UP
+        ),
+        bound=bound,
+        norm_bound=None,
+        max_contributions=plain.max_contributions,
+        divisor=plain.divisor,
+        record_axis=plain.record_axis,
+        sum_scale=sum_scale,
+        count_scale=count_scale,
+    )
+
+
+def _around(section: CovarianceSection, inputs: QueryInputs) -> QueryInputs:
+    """Return the inputs with the query's public centre as that of the bound."""
+    unit, center = inputs.privacy_unit, section.center
+    if unit.center is not None:
+        raise InvalidSensitivity(
+            "query.center and privacy_unit.center are both there; give one: query.center for"
+            " moments around a public point, privacy_unit.center with center: private"
+        )
+    changes: dict[str, object] = {"center": center}
+    if isinstance(center, list) and unit.ranges is not None and len(unit.ranges) == 1:
+        changes["ranges"] = unit.ranges * len(center)
+    return dataclasses.replace(inputs, privacy_unit=unit.model_copy(update=changes))
+
+
+def _distance(inputs: QueryInputs, bound: Clip | Ranges, features: int) -> float:
+    """Return how far an entry of the mean is expected from the centre: a quarter of its range."""
+    hint = inputs.privacy_unit.expected_distance
+    if hint is not None:
+        return hint
+    if isinstance(bound, Clip):
+        return bound.norm / (2 * math.sqrt(features))
+    return rms([(high - low) / 4 for low, high in bound.pairs])
+
+
+def _ball(bound: Clip | Ranges, adjacency: Adjacency, *, radius: float) -> L2Ball:
+    origin = Origin.CLIPPED if isinstance(bound, Clip) else Origin.PUBLIC_RANGE
+    return L2Ball(l2=radius, adjacency=adjacency, origin=origin)
+
+
+def second_moment(
+    inputs: QueryInputs, bound: Clip | Ranges, kind: type[SecondMoment] = SecondMoment
+) -> SecondMoment:
+    """Return the second moment of records bounded by ``bound``.
+
+    Args:
+        inputs: The privacy unit on the source.
+        bound: The bound on one record; clipped ones are measured from its centre.
+        kind: ``SecondMoment``, around 0, or ``Covariance``, around the centre of the bound.
+    """
     axis, features = table_of(inputs)
     unit, shape = inputs.privacy_unit, inputs.shape
     private_count = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    clipped = isinstance(bound, Clip)
-    norm = bound.norm if isinstance(bound, Clip) else largest_norm(bound.pairs, (features,))
-    reach = 1.0 if private_count else math.sqrt(2)
-    return SecondMoment(
+    plain = kind(
         source_shape=shape,
         answer_shape=(features, features),
-        sensitivity=L2Ball(
-            l2=reach * norm**2 * unit.max_contributions * ROUND_UP,
-            adjacency=unit.adjacency,
-            origin=Origin.CLIPPED if clipped else Origin.PUBLIC_RANGE,
-        ),
+        sensitivity=_ball(bound, unit.adjacency, radius=1.0),
         bound=bound,
-        norm_bound=None if private_count else shape[axis] * norm**2 * ROUND_UP,
+        norm_bound=None,
         max_contributions=unit.max_contributions,
         divisor=1 if private_count else shape[axis],
         record_axis=axis,
+    )
+    reach = plain.reach if isinstance(bound, Clip) else plain.reach * ROUND_UP
+    radius = (1.0 if private_count else math.sqrt(2)) * reach**2 * unit.max_contributions * ROUND_UP
+    return dataclasses.replace(
+        plain,
+        sensitivity=_ball(bound, unit.adjacency, radius=radius),
+        norm_bound=None if private_count else shape[axis] * reach**2 * ROUND_UP,
     )
 
 

@@ -5,6 +5,7 @@ from dpdask.queries.base import Query, RecordSumQuery, SidePart, SummedQuery
 from dpdask.queries.beside import BesideArray
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.queries.counted import CountedMean, CountedSum
+from dpdask.queries.covariance import Covariance, JointCovariance
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
@@ -31,9 +32,11 @@ __all__ = [
     "Clip",
     "CountedMean",
     "CountedSum",
+    "Covariance",
     "ExactSum",
     "Histogram",
     "Identity",
+    "JointCovariance",
     "Layer",
     "Mean",
     "Precomputed",

@@ -51,7 +51,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SidePart:
-    """A further noisy sum of an answer: counts beside a sum.
+    """A further noisy sum of an answer: counts beside a sum, a sum beside second moments.
 
     Args:
         name: Its name, and the ending of the array that it is published as.
@@ -59,6 +59,7 @@ class SidePart:
         scale: The standard deviation of its noise over that of the main part.
         aligned: Whether it has the shape, and so the tiles, of the main part; else it is one tile.
         bounds: What is known of it before noise is added.
+        in_record_steps: Whether its integers are those of the records; else they are counts.
     """
 
     name: str
@@ -66,6 +67,7 @@ class SidePart:
     scale: float
     aligned: bool
     bounds: AnswerBounds
+    in_record_steps: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,11 @@ class Query(abc.ABC):
         """
         return None
 
+    @property
+    def whole(self) -> bool:
+        """Whether what is published of an entry depends on all of the answer: it is one tile."""
+        return False
+
     def offset(self, box: Region) -> Floats | None:
         """Return what is added to a region of the noisy answer after it was divided; None for
         nothing.
@@ -152,7 +159,8 @@ class Query(abc.ABC):
         """Return what is published, computed from noisy parts alone: post-processing.
 
         Args:
-            noisy: A region of every part, by name, with its noise.
+            noisy: A region of every part, by name, with its noise; that of a symmetric answer is
+                averaged with its transpose.
             stds: The standard deviation of every part's noise.
             box: The region of the answer.
         """

@@ -48,6 +48,18 @@ class BesideArray:
             standard_name="{} standard_error",
         )
 
+    @classmethod
+    def count(cls, shape: Shape, *, aligned: bool) -> BesideArray:
+        """Return noisy counts."""
+        return cls(
+            suffix=COUNT,
+            shape=shape,
+            aligned=aligned,
+            long_name="noisy count",
+            units="1",
+            standard_name=None,
+        )
+
     def attributes(self, main: Json) -> Json:
         """Return its CF attributes, given the public ones of the main array."""
         attributes: Json = {"long_name": self.long_name}

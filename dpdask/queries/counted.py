@@ -178,13 +178,9 @@ class CountedSum(Sum):
     def arrays_beside(self) -> tuple[BesideArray, ...]:
         """The counts and the standard deviation of the noise."""
         counts = tuple(
-            BesideArray(
-                suffix=part.name,
-                shape=part.shape if part.aligned or self.groups is not None else (),
+            BesideArray.count(
+                part.shape if part.aligned or self.groups is not None else (),
                 aligned=part.aligned,
-                long_name="noisy count",
-                units="1",
-                standard_name=None,
             )
             for part in self.beside
         )

@@ -13,6 +13,7 @@ m m' on average. Around a public centre m is 0 and no sum is released.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -139,12 +140,12 @@ class JointCovariance(Covariance):
         arrays = []
         if self.sum_scale is not None:
             row = (self.features,)
-            arrays.append(BesideArray(suffix=MEAN, shape=row, aligned=False))
-            arrays.append(BesideArray(suffix=MEAN_NOISE_STD, shape=row, aligned=False))
+            mean = BesideArray(suffix=MEAN, shape=row, aligned=False, long_name="noisy mean")
+            std = BesideArray.noise_std(row, aligned=False)
+            arrays += [mean, dataclasses.replace(std, suffix=MEAN_NOISE_STD)]
         if self.count_scale is not None:
-            arrays.append(BesideArray(suffix=COUNT, shape=(), aligned=False))
-        std = BesideArray(suffix=NOISE_STD, shape=self.answer_shape, aligned=True)
-        return (*arrays, std)
+            arrays.append(BesideArray.count((), aligned=False))
+        return (*arrays, BesideArray.noise_std(self.answer_shape, aligned=True))
 
     def release(
         self, noisy: Mapping[str, Floats], stds: Mapping[str, float], box: Region
@@ -193,6 +194,8 @@ class CovarianceRules(SecondMomentRules):
 class JointCovarianceRules(CovarianceRules):
     """The joint radius of second moments, of a sum and of a count."""
 
+    noise_varies = True
+
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records move all parts together."""
         shape = MomentShape(
@@ -202,9 +205,7 @@ class JointCovarianceRules(CovarianceRules):
             adjacency=answer.sensitivity.adjacency,
         )
         scales = {part.name: _sigma(part) / _sigma(answer) for part in answer.parts}
-        square = joint_square(
-            shape, sum_scale=scales.get(SUM), count_scale=scales.get(COUNT)
-        )
+        square = joint_square(shape, sum_scale=scales.get(SUM), count_scale=scales.get(COUNT))
         return answer.contributions * math.sqrt(square)
 
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:

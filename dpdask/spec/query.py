@@ -13,6 +13,7 @@ __all__ = [
     "QUERIES",
     "Bins",
     "CategoriesSection",
+    "CovarianceSection",
     "GroupBySection",
     "HistogramSection",
     "IdentitySection",
@@ -89,6 +90,20 @@ class SecondMomentSection(QuerySection):
     """``second-moment``: X'X / n of bounded records (X'X under add-remove-one)."""
 
     name: Literal["second-moment"]
+
+
+@QUERIES.register
+class CovarianceSection(QuerySection):
+    """``covariance`` of records.
+
+    Args:
+        name: The name of the query.
+        center: ``private``, the mean, which is released with it; or a public number or one per
+            feature, around which second moments are taken.
+    """
+
+    name: Literal["covariance"]
+    center: Literal["private"] | Number | Vector = "private"
 
 
 class Bins(Section):

@@ -125,7 +125,7 @@ def _saying_what_missing_values_do(spec: dict[str, Any]) -> dict[str, Any]:
     """Sums over floats are refused without it; most tests are about something else."""
     query = spec["query"]
     name = query["name"] if isinstance(query, dict) else query
-    if name not in ("sum", "mean", "second-moment"):
+    if name not in ("sum", "mean", "second-moment", "covariance"):
         return spec
     return {**spec, "privacy_unit": {"missing": "center", **spec["privacy_unit"]}}
 
