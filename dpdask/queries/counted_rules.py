@@ -12,6 +12,7 @@ from dpdask.queries.beside import COUNT
 from dpdask.queries.joint import Counting, SumShape, joint_square
 from dpdask.queries.verification import QueryRules, RecordedAnswer, sum_rounding
 from dpdask.sensitivity import L2Ball, SensitivitySet
+from dpdask.types import Json
 
 __all__ = ["CountedSumRules", "moved_counts"]
 
@@ -36,6 +37,10 @@ class CountedSumRules(QueryRules):
     """The joint radius of a centred sum and its counts."""
 
     noise_varies = True
+
+    def published_parts(self, query: Json) -> tuple[str, ...]:
+        """The counts."""
+        return () if query["counts"] == Counting.NONE else (COUNT,)
 
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records move sum and counts together."""

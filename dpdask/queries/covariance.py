@@ -176,9 +176,12 @@ class JointCovariance(Covariance):
         return {**released, DATA: covariance, NOISE_STD: np.sqrt(variance)}
 
     def to_dict(self) -> Json:
-        """Return also whether the centre is private."""
-        center = "public" if self.sum_scale is None else "private"
-        return {**super().to_dict(), "center": center}
+        """Return also whether the centre is private, and whether records are counted."""
+        return {
+            **super().to_dict(),
+            "center": "public" if self.sum_scale is None else "private",
+            "counts": "none" if self.count_scale is None else "records",
+        }
 
 
 class CovarianceRules(SecondMomentRules):
@@ -196,6 +199,11 @@ class JointCovarianceRules(CovarianceRules):
 
     noise_varies = True
 
+    def published_parts(self, query: Json) -> tuple[str, ...]:
+        """The mean with its noise, and the count."""
+        mean = (MEAN, MEAN_NOISE_STD) if query["center"] == "private" else ()
+        return mean if query["counts"] == "none" else (*mean, COUNT)
+
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records move all parts together."""
         shape = MomentShape(
@@ -211,14 +219,13 @@ class JointCovarianceRules(CovarianceRules):
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
         """Allow a ball, for i.i.d. noise on the parts that follow from the query."""
         features, columns = answer.shape
-        expected = []
-        if answer.query["center"] == "private":
-            expected.append((SUM, (features,)))
-        if answer.private_count:
+        expected = [(SUM, (features,))] if answer.query["center"] == "private" else []
+        if answer.query["counts"] == "records":
             expected.append((COUNT, (1,)))
         parts = [(part.name, part.noise.tensor_shape) for part in answer.parts]
+        counted = (answer.query["counts"] == "records") == answer.private_count
         follows = features == columns and bool(expected) and parts == expected
-        return isinstance(sensitivity, L2Ball) and follows
+        return isinstance(sensitivity, L2Ball) and counted and follows
 
     def part_rounding(self, answer: RecordedAnswer, name: str) -> float:
         """Return the cost of rounding every entry of a part."""

@@ -152,6 +152,14 @@ class QueryRules(abc.ABC):
         """Return by how much rounding a further part increases its l2 distance."""
         raise answer.mismatch()
 
+    def published_parts(self, query: Json) -> tuple[str, ...]:
+        """Return the suffixes of the arrays that hold further noisy parts, or are divided by them.
+
+        Args:
+            query: The query as recorded.
+        """
+        return ()
+
     def least_l1(self, answer: RecordedAnswer) -> float:
         """Return the l1 sensitivity that follows from the recorded bound, or more.
 

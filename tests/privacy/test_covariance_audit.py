@@ -112,11 +112,15 @@ def test_no_neighbours_differ_by_more_than_was_verified(
     assert worst > 0.97 * mu  # the bound is attained, so half the noise would be noticed
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
-@pytest.mark.parametrize("center", ["private", [2.0, 17.0, -1.0]])
+@pytest.mark.parametrize(
+    ("adjacency", "center"),
+    [
+        ("replace-one", "private"),
+        ("add-remove-one", "private"),
+        ("add-remove-one", [2.0, 17.0, -1.0]),
+    ],
+)
 def test_ranges_of_covariances_hold(tmp_path: Path, adjacency: str, center: Any) -> None:
-    if center != "private" and adjacency == "replace-one":
-        pytest.skip("one part: in the audit of second moments")
     ranges = [[0, 4], [16, 24], [-1, 5]]
     unit = {"ranges": ranges, "adjacency": adjacency}
     ends = [np.array(record) for record in itertools.product(*ranges)]
