@@ -12,7 +12,6 @@ from dpdask.planning.build_sensitivity import ROUND_UP
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.privacy import Adjacency
 from dpdask.queries import Clip, Covariance, JointCovariance, Ranges, SecondMoment
-from dpdask.queries.joint import rms
 from dpdask.queries.joint_moments import MomentShape, best_scales, joint_square
 from dpdask.sensitivity import L2Ball, Origin
 from dpdask.spec.query import CovarianceSection, SecondMomentSection
@@ -51,7 +50,8 @@ def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> SecondM
     moments = MomentShape(
         reach=plain.reach, features=features, summed=around_mean, adjacency=unit.adjacency
     )
-    sum_scale, count_scale = best_scales(moments, distance=_distance(inputs, bound, features))
+    distance = unit.expected_distance or bound.typical_distance(features)
+    sum_scale, count_scale = best_scales(moments, distance=distance)
     square = joint_square(moments, sum_scale=sum_scale, count_scale=count_scale)
     return JointCovariance(
         source_shape=plain.source_shape,
@@ -81,16 +81,6 @@ def _around(section: CovarianceSection, inputs: QueryInputs) -> QueryInputs:
     if isinstance(center, list) and unit.ranges is not None and len(unit.ranges) == 1:
         changes["ranges"] = unit.ranges * len(center)
     return dataclasses.replace(inputs, privacy_unit=unit.model_copy(update=changes))
-
-
-def _distance(inputs: QueryInputs, bound: Clip | Ranges, features: int) -> float:
-    """Return how far an entry of the mean is expected from the centre: a quarter of its range."""
-    hint = inputs.privacy_unit.expected_distance
-    if hint is not None:
-        return hint
-    if isinstance(bound, Clip):
-        return bound.norm / (2 * math.sqrt(features))
-    return rms([(high - low) / 4 for low, high in bound.pairs])
 
 
 def _ball(bound: Clip | Ranges, adjacency: Adjacency, *, radius: float) -> L2Ball:

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpdask.errors import OutOfReach
-from dpdask.noise import IidNoise, Noise
+from dpdask.noise import Deviations, IidNoise, Noise, Tail
 from dpdask.noise.rounding import product_rounding
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
@@ -76,6 +76,25 @@ class JointCovariance(Covariance):
     def whole(self) -> bool:
         """All features at once, since every entry depends on two means."""
         return self.sum_scale is not None
+
+    @property
+    def divided_by_count(self) -> bool:
+        """Unless the number of records is public."""
+        return self.count_scale is not None
+
+    def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
+        """Return those of the covariance, times a private count, at a mean so far from the centre
+        and a covariance of half the norm that a record allows; the diagonal's first.
+        """
+        stds = {name: noise.entry_std for name, noise in noises.items()}
+        moments, of_mean = stds[DATA] ** 2, (distance * stds.get(SUM, 0.0)) ** 2
+        of_count = (self.reach**2 / (2 * self.features) * stds.get(COUNT, 0.0)) ** 2
+        variances = np.array([moments + 4 * of_mean, moments / 2 + 2 * of_mean]) + of_count
+        on_diagonal = 1 / self.features
+        shares = np.array([on_diagonal, 1 - on_diagonal])
+        kept = shares > 0
+        deviations = Deviations(np.sqrt(variances)[kept], shares[kept], Tail.GAUSSIAN)
+        return deviations.scaled(1 / self.divisor)
 
     @property
     def beside(self) -> tuple[SidePart, ...]:

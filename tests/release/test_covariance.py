@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"query": {"name": "covariance", "center": [1.0, 2.0, 3.0]}},
         "3 numbers do not fit",
     ),
-    "a word that is no centre": ({"query": {"name": "covariance", "center": "mean"}}, "center"),
+    "a word that is not a centre": ({"query": {"name": "covariance", "center": "mean"}}, "center"),
     "correlated noise": ({"query": "covariance", "mechanism": "udn"}, "analytic-gaussian"),
     "counts of present entries": (
         {

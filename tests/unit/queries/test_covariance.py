@@ -104,3 +104,23 @@ def test_so_many_records_that_their_mean_is_not_exact_are_refused() -> None:
     query = _query(records=2**36, private=True, counted=False)
     with pytest.raises(OutOfReach, match="too many for an exact mean"):
         query.discretize(IidNoise((D, D), 300.0), mu=1.0, steps_per_sigma=None)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_planned_noise_is_that_of_means_at_the_planned_distance(private: bool) -> None:
+    """The figure of a plan, at its distance from the centre and half of the norm of a record."""
+    query = _query(records=2000, private=private, counted=True, center=0.0)
+    distance, sigma = 3.0, 50.0
+    stds = {DATA: sigma, SUM: 0.3 * sigma, COUNT: 0.2 * sigma}
+    noises = {name: IidNoise((1,), std) for name, std in stds.items() if private or name != SUM}
+    planned = query.deviations(noises, distance=distance)
+    mean = np.full(D, distance if private else 0.0)
+    offset = np.full((D, D), query.reach**2 / (2 * D))  # of m m' less the covariance
+    n = float(query.records)
+    noisy = {DATA: (2 * np.outer(mean, mean) - offset) * n, COUNT: np.array([n])}
+    if private:
+        noisy[SUM] = mean * n
+    given = {name: noise.entry_std for name, noise in noises.items()}
+    stated = query.release(noisy, given, (slice(0, D),) * 2)[NOISE_STD] * n
+    np.testing.assert_allclose([stated[0, 0], stated[0, 1]], planned.values, rtol=1e-3)
+    assert query.divided_by_count
