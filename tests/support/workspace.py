@@ -108,17 +108,23 @@ class Workspace:
         return staged_bytes(make_plan(parse_release_spec(self.spec(**changes))))
 
     def staged_values(self, **changes: Any) -> np.ndarray[Any, Any]:
-        """The array of :meth:`staged`."""
+        """The main array of :meth:`staged`."""
+        return next(iter(self.staged_arrays(**changes).values()))
+
+    def staged_arrays(self, **changes: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """All arrays of :meth:`staged`, the main one first."""
         plan = make_plan(parse_release_spec(self.spec(**changes)))
         found = staged_bytes(plan)
-        out = np.empty(plan.layout.shape, plan.layout.dtype)
-        for index in plan.layout.indices():
-            stored = np.frombuffer(found[plan.layout.key(index)][:-4], plan.layout.dtype).reshape(
-                plan.layout.write_chunk
-            )
-            box = plan.layout.region(index)
-            out[box] = stored[tuple(slice(0, part.stop - part.start) for part in box)]
-        return out
+        arrays = {}
+        for layout in plan.layouts:
+            out = np.empty(layout.shape, layout.dtype)
+            for index in layout.indices():
+                stored = np.frombuffer(found[layout.key(index)][:-4], layout.dtype)
+                box = layout.region(index)
+                inner = tuple(slice(0, part.stop - part.start) for part in box)
+                out[box] = stored.reshape(layout.write_chunk)[inner]
+            arrays[layout.name] = out
+        return arrays
 
 
 def _saying_what_missing_values_do(spec: dict[str, Any]) -> dict[str, Any]:
