@@ -6,7 +6,8 @@ A guide is a page whose fenced blocks are run in one folder:
 - ``python`` blocks share one namespace, as in a notebook;
 - ``sh`` blocks hold ``dpdask`` commands, one per line;
 - a ``text`` block after a ``python`` or ``sh`` block is what that block prints. Where noise is in
-  it, it is marked ``text noisy``: digits are then compared as digits, whatever their value.
+  it, it is marked ``text noisy``: digits are then compared as digits, whatever their value. Of a
+  picture, ``text drawn``, only its size is compared.
 
 To write the outputs of a real run into pages: ``python -m tests.support.guides docs/guides/*.md``.
 """
@@ -50,16 +51,17 @@ class Output:
     shown: Block
     printed: str
 
-    @property
-    def noisy(self) -> bool:
-        """Whether noise is in it."""
-        return "noisy" in self.shown.language
-
     def differs(self) -> bool:
         """Return whether the page shows something else."""
-        if self.noisy:
-            return masked(self.shown.content) != masked(self.printed)
-        return comparable(self.shown.content) != comparable(self.printed)
+        return self.comparable(self.shown.content) != self.comparable(self.printed)
+
+    def comparable(self, text: str) -> str:
+        """Return what has to be the same in every run."""
+        if "noisy" in self.shown.language:
+            return masked(text)
+        if "drawn" in self.shown.language:
+            return re.sub(r"[^\n]", "#", text.rstrip())
+        return without_memory(text)
 
 
 def blocks(text: str) -> list[Block]:
@@ -76,7 +78,7 @@ def masked(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-def comparable(text: str) -> str:
+def without_memory(text: str) -> str:
     """Return a text without the memory of a plan, which changes with the implementation."""
     return re.sub(r"(│ memory +│ )[\d.]+ .B", r"\1#", text.rstrip())
 
