@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dpdask.releases.api import plan, release
     from dpdask.releases.choices import plan_epsilons
     from dpdask.releases.read import open_release, open_release_dataset
+    from dpdask.releases.uncertainty import interval
     from dpdask.spec import ReleaseSpec
 
     __version__ = version("dpdask")
@@ -36,6 +37,7 @@ __all__ = [
     "Steps",
     "__version__",
     "calibrate",
+    "interval",
     "open_release",
     "open_release_dataset",
     "plan",
@@ -46,6 +48,7 @@ __all__ = [
 _LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client with them
     "ReleaseSpec": "dpdask.spec",
     "calibrate": "dpdask.planning.build_mechanism",
+    "interval": "dpdask.releases.uncertainty",
     "open_release": "dpdask.releases.read",
     "open_release_dataset": "dpdask.releases.read",
     "plan": "dpdask.releases.api",

@@ -84,9 +84,10 @@ class TileWork:
         )
 
     def _beside(self) -> Iterator[tuple[BesideArray, Layout]]:
-        """Yield the arrays that are published beside this component's, each with its layout."""
-        arrays = self.component.arrays_beside(self.variable.layout)
-        return zip(arrays, self.variable.beside, strict=True)
+        """Yield the arrays that tasks write beside this component's, each with its layout."""
+        for array, layout in self.variable.arrays_beside:
+            if not array.constant:
+                yield array, layout
 
     def owned_keys(self, index: Index) -> Iterator[str]:
         """Yield the keys of all write chunks that a tile writes."""

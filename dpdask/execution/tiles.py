@@ -23,7 +23,7 @@ from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.clipping import clip_factors, record_norms
 from dpdask.queries import Clip, ExactSum, Layer, Query
-from dpdask.queries.base import DATA
+from dpdask.queries.base import DATA, NOISE_STD
 from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
 from dpdask.types import Array, Floats, Integers
 
@@ -175,7 +175,8 @@ def _put_arrays(job: TileJob, index: Index, released: Released, written: Written
     _put_chunks(job, job.layout, index, released[DATA], written)
     if not job.beside:
         return
-    arrays = {**released, **_layers(job, released, job.tiling.box(index))}
+    box = job.tiling.box(index)
+    arrays = {**_noise_std(job, box), **released, **_layers(job, released, box)}
     for array in job.beside:
         if array.aligned:
             _put_chunks(job, array.layout, index, arrays[array.suffix], written)
@@ -183,6 +184,14 @@ def _put_arrays(job: TileJob, index: Index, released: Released, written: Written
             shape = array.layout.shape
             whole = arrays[array.suffix].reshape(shape)
             _put(job, array.layout, (0,) * len(shape), whole, written)
+
+
+def _noise_std(job: TileJob, box: Region) -> dict[str, Array]:
+    """Return the noise of a tile's entries, where that is too large to be written at once."""
+    if job.query.noise_varies or all(array.suffix != NOISE_STD for array in job.beside):
+        return {}
+    level = job.query.noise_level(job.privatizer.noise)
+    return {NOISE_STD: np.broadcast_to(level.of(box), [part.stop - part.start for part in box])}
 
 
 def _layers(job: TileJob, released: Released, box: Region) -> dict[str, Array]:

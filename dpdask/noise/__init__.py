@@ -10,6 +10,7 @@ from dpdask.noise.distributions import (
     noise_from_dict,
 )
 from dpdask.noise.factors import DenseFactor, DiagonalFactor, Factor, LowRankFactor, ScaledIdentity
+from dpdask.noise.levels import NoiseLevel
 
 __all__ = [
     "DenseFactor",
@@ -21,6 +22,7 @@ __all__ = [
     "LaplaceNoise",
     "LowRankFactor",
     "Noise",
+    "NoiseLevel",
     "ScaledIdentity",
     "SphericalNoise",
     "Tail",

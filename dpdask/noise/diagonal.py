@@ -49,6 +49,14 @@ def positive_scales(name: str, values: Floats) -> None:
         )
 
 
+def on_diagonal(values: Floats | float, rows: slice, columns: slice) -> Floats:
+    """Return a region of a matrix with ``values`` on its diagonal and 0 elsewhere."""
+    row = np.arange(rows.start, rows.stop)[:, None]
+    column = np.arange(columns.start, columns.stop)[None, :]
+    own = np.asarray(values, dtype=np.float64)
+    return np.where(row == column, own[rows][:, None] if own.ndim else own, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Factor(abc.ABC):
     """A non-singular square matrix U acting on one mode, and the matrix W that whitens by it.
@@ -91,6 +99,11 @@ class Factor(abc.ABC):
     @abc.abstractmethod
     def row_variances(self) -> Floats | float:
         """The diagonal of U U', a number when constant."""
+
+    def covariances(self, rows: slice, columns: slice) -> Floats:
+        """A region of U U'."""
+        matrix = self.to_dense()
+        return np.asarray(matrix[rows] @ matrix[columns].T)
 
     def common_power(self, other: Factor) -> float:
         """tr(S T) of S = U U' and of T = V V', V another factor of the size: ||U' V||_F^2."""
@@ -168,6 +181,10 @@ class ScaledIdentity(Factor):
         """scale^2."""
         return self.scale**2
 
+    def covariances(self, rows: slice, columns: slice) -> Floats:
+        """Variances where row and column are one."""
+        return on_diagonal(self.row_variances(), rows, columns)
+
     def diagonal(self) -> Floats | float | None:
         """The scale, constant."""
         return self.scale
@@ -230,6 +247,10 @@ class DiagonalFactor(Factor):
     def row_variances(self) -> Floats | float:
         """scales^2."""
         return self.scales**2
+
+    def covariances(self, rows: slice, columns: slice) -> Floats:
+        """Variances where row and column are one."""
+        return on_diagonal(self.row_variances(), rows, columns)
 
     def diagonal(self) -> Floats | float | None:
         """The scales."""

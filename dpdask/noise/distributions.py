@@ -18,8 +18,9 @@ import numpy as np
 from dpdask.accounting.radial import RadialLaw, radial_law_from_dict
 from dpdask.errors import InvalidNoise
 from dpdask.noise.deviations import Deviations, Tail
+from dpdask.noise.diagonal import on_diagonal
 from dpdask.noise.factors import Factor, Floats, factor_from_dict
-from dpdask.types import Json
+from dpdask.types import Json, Region
 
 __all__ = [
     "IidNoise",
@@ -84,6 +85,19 @@ class Noise(abc.ABC):
     def entry_std(self) -> float:
         """The root mean square of the noise of one entry."""
         return math.sqrt(self.expected_squared_loss / self.entries)
+
+    def varies(self, axis: int) -> bool:
+        """Whether the variance of an entry depends on its index along ``axis``."""
+        return False
+
+    def entry_variances(self, box: Region) -> Floats:
+        """The variance of every entry of a region, of length 1 along axes where it is constant."""
+        return np.full((1,) * len(box), self.entry_std**2)
+
+    def mirror_covariances(self, box: Region) -> Floats:
+        """The covariance of entries (i, j) and (j, i) in a region of a square matrix."""
+        rows, columns = box
+        return on_diagonal(self.entry_std**2, rows, columns)
 
     @property
     def symmetrised_std(self) -> float:
@@ -233,6 +247,26 @@ class KroneckerNoise(Noise):
     def expected_squared_loss(self) -> float:
         """The product of tr(U_k U_k')."""
         return math.prod(factor.power_sum(2) for factor in self.factors)
+
+    def varies(self, axis: int) -> bool:
+        """Whether the factor of the mode has rows of different lengths."""
+        return np.ndim(self.factors[axis].row_variances()) > 0
+
+    def entry_variances(self, box: Region) -> Floats:
+        """The product of the row variances of all modes."""
+        variances = np.ones((1,) * len(box))
+        for axis, (factor, part) in enumerate(zip(self.factors, box, strict=True)):
+            rows = np.asarray(factor.row_variances(), dtype=np.float64)
+            if rows.ndim:
+                rows = rows[part].reshape([-1 if i == axis else 1 for i in range(len(box))])
+            variances = variances * rows
+        return variances
+
+    def mirror_covariances(self, box: Region) -> Floats:
+        """S1_ij S2_ij, S = U U' of either mode."""
+        first, second = self.factors
+        rows, columns = box
+        return first.covariances(rows, columns) * second.covariances(rows, columns)
 
     @property
     def symmetrised_std(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpdask.ledger import Forecast, PrivacyUnit
 from dpdask.mechanisms import Choice
-from dpdask.noise import Noise
+from dpdask.noise import Noise, NoiseLevel
 from dpdask.planning.accuracy import Accuracy, accuracy_of
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
@@ -97,10 +97,21 @@ class Component:
         """The noise that is really added."""
         return self.discretized.noise
 
+    @property
+    def noise_level(self) -> NoiseLevel | None:
+        """The noise of released entries; None where it depends on released numbers."""
+        return None if self.query.noise_varies else self.query.noise_level(self.noise)
+
     def arrays_beside(self, layout: Layout) -> tuple[BesideArray, ...]:
-        """Return the arrays that are published beside the main one: the query's, then layers."""
-        of_layers = (layer.arrays(layout.shape, layout.dimension_names) for layer in self.layers)
-        return (*self.query.arrays_beside, *itertools.chain.from_iterable(of_layers))
+        """Return the arrays that are published beside the main one.
+
+        They are the query's, the standard deviation of the noise, then those of layers.
+        """
+        shape, names = layout.shape, layout.dimension_names
+        level = self.noise_level
+        stds = () if level is None else (BesideArray.of_level(level, shape, names),)
+        of_layers = (layer.arrays(shape, names) for layer in self.layers)
+        return (*self.query.arrays_beside, *stds, *itertools.chain.from_iterable(of_layers))
 
     @property
     def noises(self) -> dict[str, Noise]:
@@ -146,9 +157,17 @@ class Variable:
         return self.component.query
 
     @property
+    def arrays_beside(self) -> tuple[tuple[BesideArray, Layout], ...]:
+        """The arrays that are published beside it; none where it is not published itself."""
+        if not self.beside:
+            return ()
+        return tuple(zip(self.component.arrays_beside(self.layout), self.beside, strict=True))
+
+    @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts of all its arrays, the main one first."""
-        return (self.layout, *self.beside)
+        """The layouts of all arrays that tasks write, the main one first."""
+        written = (layout for array, layout in self.arrays_beside if not array.constant)
+        return (self.layout, *written)
 
     @property
     def unchanged(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from dpdask.errors import InvalidSpec
-from dpdask.noise import Deviations, Noise
+from dpdask.noise import Deviations, Noise, NoiseLevel
 from dpdask.privacy import Adjacency
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
@@ -182,12 +182,13 @@ class Query(abc.ABC):
         """
         return discretize(noise, self.bounds(), mu=mu, steps_per_sigma=steps_per_sigma), None
 
-    def released_std(self, noise: Noise) -> float:
-        """Return the root mean square of a released entry's noise.
+    def noise_level(self, noise: Noise) -> NoiseLevel:
+        """Return the noise of released entries, given that of the answer."""
+        return NoiseLevel(noise=noise, divisor=self.divisor, symmetric=self.symmetric)
 
-        It is divided as the answer is, and smaller off a symmetrised diagonal.
-        """
-        return (noise.symmetrised_std if self.symmetric else noise.entry_std) / self.divisor
+    def released_std(self, noise: Noise) -> float:
+        """Return the root mean square of a released entry's noise."""
+        return self.noise_level(noise).rms
 
     def deviations(self, noises: Mapping[str, Noise], *, distance: float) -> Deviations:
         """Return the standard deviations of released entries, before any division by a count that

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
+from dpdask.noise import NoiseLevel
 from dpdask.types import Json, Shape
 
 __all__ = ["COUNT", "DATA", "NOISE_STD", "BesideArray"]
@@ -27,6 +29,7 @@ class BesideArray:
         standard_name: Its CF standard name, where ``{}`` stands for that of the main array; None
             for none.
         dimension_names: The names of its dimensions; None for the first ones of the main array.
+        constant: Whether it is known before any noise is drawn, and written with the metadata.
     """
 
     suffix: str
@@ -36,6 +39,7 @@ class BesideArray:
     units: str | None = None
     standard_name: str | None = "{}"
     dimension_names: tuple[str, ...] | None = None
+    constant: bool = False
 
     @classmethod
     def noise_std(cls, shape: Shape, *, aligned: bool) -> BesideArray:
@@ -58,6 +62,19 @@ class BesideArray:
             long_name="noisy count",
             units="1",
             standard_name=None,
+        )
+
+    @classmethod
+    def of_level(
+        cls, level: NoiseLevel, shape: Shape, dimension_names: tuple[str, ...]
+    ) -> BesideArray:
+        """Return a noise level along the axes where it varies; a large one as all others."""
+        array = cls.noise_std(shape, aligned=True)
+        if not level.small:
+            return array
+        names = tuple(dimension_names[axis] for axis in level.axes)
+        return dataclasses.replace(
+            array, shape=level.shape, dimension_names=names, aligned=False, constant=True
         )
 
     def attributes(self, main: Json) -> Json:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dpdask.errors import InvalidMechanism, VerificationFailed
-from dpdask.noise import Noise
+from dpdask.noise import Noise, NoiseLevel
 from dpdask.privacy import Adjacency
 from dpdask.sensitivity import EntrywiseBox, L1Ball, L2Ball, Origin, RecordBox, SensitivitySet
 from dpdask.types import Json, Shape
@@ -178,10 +178,9 @@ class QueryRules(abc.ABC):
         """Return whether a sensitivity set of sufficient radius holds all differences."""
         return is_ball(sensitivity) and not answer.parts
 
-    def noise_share(self, answer: RecordedAnswer) -> float:
-        """Return the noise of a released entry, relative to that of the answer."""
-        noise = answer.noise
-        return noise.symmetrised_std / noise.entry_std if self.symmetric else 1.0
+    def noise_level(self, noise: Noise, query: Json) -> NoiseLevel:
+        """Return the noise of released entries, given that of the answer and the query recorded."""
+        return NoiseLevel(noise=noise, divisor=query.get("divisor", 1), symmetric=self.symmetric)
 
 
 _RULES: dict[str, QueryRules] = {}

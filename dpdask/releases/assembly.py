@@ -17,13 +17,14 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.releases.build_card import Charge, make_card
 from dpdask.releases.card import Manifest, ReleaseCard, array_attributes, group_attributes
 from dpdask.releases.card_arrays import CardArrays, noise_arrays
-from dpdask.releases.check_layers import check_layers
+from dpdask.releases.check_beside import check_beside
 from dpdask.releases.recompute import check_guarantee
 from dpdask.releases.verify import card_statement
 from dpdask.signing import KEY_VARIABLE, SigningKey, fingerprint, sign_statement
 from dpdask.storage import (
     ROOT,
     Coordinate,
+    Layout,
     ManifestEntry,
     document_entries,
     manifest_documents,
@@ -31,7 +32,7 @@ from dpdask.storage import (
     release_documents,
     with_attributes,
 )
-from dpdask.types import Json
+from dpdask.types import Array, Json
 
 __all__ = ["Assembly"]
 
@@ -101,10 +102,7 @@ class Assembly:
                 **noise_arrays(self._only.component.noise.to_dict())[1],
                 **self.arrays,
             },
-            beside=[
-                (layout, array.attributes)
-                for layout, array in zip(self._only.beside, bare.released.beside, strict=True)
-            ],
+            beside=self._beside(bare),
         )
         entries = [*chunks, *document_entries(documents)]
         complete = bare.model_copy(
@@ -114,6 +112,21 @@ class Assembly:
             documents[ROOT], group_attributes(complete, _signature(complete, signing_key))
         )
         return complete, {**documents, **manifest_documents(entries), ROOT: root}
+
+    def _beside(self, card: ReleaseCard) -> list[tuple[Layout, Json, Array | None]]:
+        """Return the arrays beside the main one with their attributes, and what is constant."""
+        variable = self._only
+        level = variable.component.noise_level
+        return [
+            (
+                layout,
+                recorded.attributes,
+                level.values() if array.constant and level is not None else None,
+            )
+            for (array, layout), recorded in zip(
+                variable.arrays_beside, card.released.beside, strict=True
+            )
+        ]
 
     def check_publishable(self, signing_key: SigningKey | None) -> None:
         """Refuse, before the charge, what could not be published or would not verify."""
@@ -129,7 +142,7 @@ class Assembly:
         card, _ = self.complete(self.card(charge), [], signing_key)
         try:
             check_guarantee(card, self._only.component.noise)
-            check_layers(card)
+            check_beside(card, self._only.component.noise)
         except VerificationFailed as error:
             raise InvalidMechanism(
                 f"the release would not verify, and nothing was charged: {error}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpdask.ledger import LedgerHead
 from dpdask.mechanisms import amplified_rate
+from dpdask.noise import NoiseLevel
 from dpdask.planning import Component, ReleasePlan, Variable, software_versions
 from dpdask.planning.coordinates import (
     auxiliary_coordinates,
@@ -139,21 +140,27 @@ def _released(
         "shards": None if layout.shards is None else list(layout.shards),
         "codec": layout.codec,
         "dimension_names": list(layout.dimension_names),
-        "noise_std": None if variable.query.noise_varies else variable.entry_std,
+        **_noise_level(variable.component.noise_level),
         "scale_factor": variable.scale_factor,
         "attributes": attributes,
         "coordinates": list(plan.spec.publish.coordinates),
         "beside": [
             _beside(beside, array.attributes(attributes))
-            for array, beside in zip(
-                variable.component.arrays_beside(layout), variable.beside, strict=True
-            )
+            for array, beside in variable.arrays_beside
         ],
         "layers": [layer.to_dict() for layer in variable.component.layers],
         "auxiliary": auxiliary_coordinates(coordinates, layout) or None,
         "grid_mapping": grid_mapping(variable.source, plan.spec.publish.coordinates),
         "window": window_to_dict(variable.source),
     }
+
+
+def _noise_level(level: NoiseLevel | None) -> Json:
+    """Return the noise of released entries; its range where they differ."""
+    if level is None:
+        return {"noise_std": None}
+    extremes = {"noise_std_range": list(level.extremes())} if level.axes else {}
+    return {"noise_std": level.rms, **extremes}
 
 
 def _beside(layout: Layout, attributes: Json) -> Json:

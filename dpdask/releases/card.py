@@ -186,6 +186,11 @@ class Released(_Facts):
         description="root mean square of the noise of an entry, in released units; null where it"
         " depends on released counts, and is an array beside the main one"
     )
+    noise_std_range: tuple[float, float] | None = Field(
+        default=None,
+        description="the smallest and the largest standard deviation of an entry's noise; left out"
+        " where all are equal",
+    )
     scale_factor: float | None = None
     attributes: Json = Field(description="attributes that were declared public")
     coordinates: list[str] = Field(description="arrays beside the source that were declared public")
@@ -212,7 +217,7 @@ class Released(_Facts):
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
         """Leave out optional parts, so that cards without them keep their bytes."""
         document: Json = handler(self)
-        optional = ("auxiliary", "grid_mapping", "window", "beside", "layers")
+        optional = ("auxiliary", "grid_mapping", "window", "beside", "layers", "noise_std_range")
         return {name: value for name, value in document.items() if value or name not in optional}
 
 
@@ -306,10 +311,13 @@ def array_attributes(card: ReleaseCard) -> Json:
         "dp:adjacency": card.privacy_unit.adjacency,
         "dp:query": card.query.get("name"),
         "dp:mechanism": card.mechanism.get("name"),
+        "dp:noise": card.noise.get("name"),
         "dp:dataset": card.composition.dataset,
     }
     if card.released.noise_std is not None:
         flat["dp:noise_std"] = card.released.noise_std
+    if card.released.noise_std_range is not None:
+        flat["dp:noise_std_min"], flat["dp:noise_std_max"] = card.released.noise_std_range
     if card.released.beside:
         flat["ancillary_variables"] = " ".join(beside.array for beside in card.released.beside)
     if card.released.scale_factor is not None:

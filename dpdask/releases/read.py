@@ -74,8 +74,9 @@ def _dataset(storage: Storage, card: ReleaseCard) -> Any:
     """Return the group by xarray, with attributes that NetCDF can hold."""
     import xarray
 
-    # A result in minutes is a number of minutes, not a time.
-    as_numbers = {card.released.array: False}
+    # A result in minutes is a number of minutes, not a time, and so is its noise.
+    beside = [array.array for array in card.released.beside]
+    as_numbers = dict.fromkeys([card.released.array, *beside], False)
     dataset = xarray.open_zarr(
         storage.zarr_store(),
         consolidated=True,

@@ -231,9 +231,15 @@ def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> Non
         raise VerificationFailed("the card states one noise level for parts that have several")
     if card.released.noise_std is None:
         return
-    share = answer.rules.noise_share(answer) / card.query.get("divisor", 1)
-    if not math.isclose(noise.entry_std * share, card.released.noise_std, rel_tol=_CLOSE):
+    level = answer.rules.noise_level(noise, card.query)
+    if not math.isclose(level.rms, card.released.noise_std, rel_tol=_CLOSE):
         raise VerificationFailed("the noise level on the card does not follow from its noise")
+    extremes = card.released.noise_std_range
+    if extremes is not None and not all(
+        math.isclose(one, other, rel_tol=_CLOSE)
+        for one, other in zip(level.extremes(), extremes, strict=True)
+    ):
+        raise VerificationFailed("the range of the noise on the card does not follow from it")
 
 
 def _check_enough(

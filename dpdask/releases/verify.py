@@ -10,6 +10,7 @@ import numpy as np
 from dpdask.errors import DpdaskError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerHead
 from dpdask.noise import Noise, noise_from_dict
+from dpdask.queries.base import NOISE_STD
 from dpdask.releases.card import (
     ArrayFacts,
     ReleaseCard,
@@ -20,7 +21,7 @@ from dpdask.releases.card import (
     group_attributes,
 )
 from dpdask.releases.card_arrays import with_arrays
-from dpdask.releases.check_layers import check_layers
+from dpdask.releases.check_beside import check_beside, noise_level_of
 from dpdask.releases.recompute import check_guarantee
 from dpdask.signing import (
     PublicKey,
@@ -83,8 +84,10 @@ def verify_release(
     card = _card_of(root)
     check_objects(storage, card, root)
     _check_documents(storage, card, root)
-    check_guarantee(card, _noise_of(storage, card))
-    check_layers(card)
+    noise = _noise_of(storage, card)
+    check_guarantee(card, noise)
+    check_beside(card, noise)
+    _check_noise_std(storage, card, noise)
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)
@@ -174,20 +177,24 @@ def _check_documents(storage: Storage, card: ReleaseCard, root: bytes) -> None:
         _check_array(storage, beside, beside.attributes)
 
 
+def _layout_of(array: Released | ArrayFacts) -> Layout:
+    """Return the layout of an array that the card describes."""
+    return Layout(
+        name=array.array,
+        shape=tuple(array.shape),
+        chunks=tuple(array.chunks),
+        shards=None if array.shards is None else tuple(array.shards),
+        dtype=array.dtype,
+        codec=array.codec,
+        dimension_names=tuple(array.dimension_names),
+    )
+
+
 def _check_array(storage: Storage, array: Released | ArrayFacts, attributes: Json) -> None:
     """Check that an array's metadata follow from the card."""
     try:
-        layout = Layout(
-            name=array.array,
-            shape=tuple(array.shape),
-            chunks=tuple(array.chunks),
-            shards=None if array.shards is None else tuple(array.shards),
-            dtype=array.dtype,
-            codec=array.codec,
-            dimension_names=tuple(array.dimension_names),
-        )
         same = (
-            layout.metadata(attributes)
+            _layout_of(array).metadata(attributes)
             == open_group(storage, consolidated=False)[array.array].metadata.to_dict()
         )
     except Exception:
@@ -199,6 +206,23 @@ def _check_array(storage: Storage, array: Released | ArrayFacts, attributes: Jso
             f"the metadata of {array.array!r} (shape, dtype, names, attributes) do not follow"
             " from the card"
         )
+
+
+def _check_noise_std(storage: Storage, card: ReleaseCard, noise: Noise) -> None:
+    """Check that the published noise of every entry is that of the card, chunk by chunk."""
+    name = f"{card.released.array}_{NOISE_STD}"
+    level = noise_level_of(card, noise)
+    if level is None or name not in [beside.array for beside in card.released.beside]:
+        return  # it follows from released counts, or the release is older than the array
+    array = open_group(storage, consolidated=False)[name]
+    if level.small:
+        same = np.allclose(array[...], level.values(), rtol=1e-9, atol=0)
+    else:
+        layout = _layout_of(card.released)
+        boxes = (layout.region(index) for index in layout.indices())
+        same = all(np.allclose(array[box], level.of(box), rtol=1e-9, atol=0) for box in boxes)
+    if not same:
+        raise VerificationFailed(f"{name!r} is not the standard deviation of the card's noise")
 
 
 def _noise_of(storage: Storage, card: ReleaseCard) -> Noise:

@@ -48,7 +48,7 @@ def release_documents(
     array_attributes: Json,
     coordinates: Iterable[Coordinate],
     card_arrays: Mapping[str, Array],
-    beside: Iterable[tuple[Layout, Json]] = (),
+    beside: Iterable[tuple[Layout, Json, Array | None]] = (),
 ) -> dict[str, bytes]:
     """Return every object of the group except the released chunks and the manifest.
 
@@ -61,7 +61,8 @@ def release_documents(
         coordinates: arrays beside it that were declared public.
         card_arrays: numbers of the noise that are too many for the card, by name; they are put
             into a subgroup of their own.
-        beside: further released arrays, each with its attributes.
+        beside: further released arrays, each with its attributes, and its values where they are
+            constants.
     """
     import zarr
     from zarr.storage import MemoryStore
@@ -74,8 +75,10 @@ def release_documents(
         zarr.create_group(store, attributes=group_attributes)
         zarr.create_group(store, path=CARD_ARRAYS)
         layout.create(store, layout.name, array_attributes)
-        for other, attributes in beside:
-            other.create(store, other.name, attributes)
+        for other, attributes, constant in beside:
+            created = other.create(store, other.name, attributes)
+            if constant is not None:
+                created[...] = constant
         for name, values, dimensions, attributes in coordinates:
             _small_array(store, name, values, dimension_names=dimensions, attributes=attributes)
         for name, values in card_arrays.items():

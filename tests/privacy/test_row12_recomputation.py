@@ -18,7 +18,7 @@ import pytest
 from dpdask.errors import VerificationFailed
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
-from tests.support.forging import rewrite_card
+from tests.support.forging import rewrite_card, scale_noise_std
 from tests.support.workspace import Workspace, people
 
 RELEASES: dict[str, dict[str, Any]] = {
@@ -140,7 +140,7 @@ def test_a_little_less_noise_than_the_guarantee_needs_is_found(space: Workspace,
 
     def lower(card: dict[str, Any]) -> None:
         scaled(card["noise"], by, space.folder / "out.zarr")
-        card["released"]["noise_std"] *= by
+        scale_noise_std(card, by)
         if "step" in card["grid"]:
             card["grid"]["step"] *= by
 

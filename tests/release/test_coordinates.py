@@ -200,7 +200,7 @@ def test_a_window_does_not_replace_a_private_coordinate_by_indices(space: Worksp
     url = str(space.folder / "source.zarr")
     window = {"axis": "day", "start": 1, "stop": 4}
     space.release(source={"url": url, "array": "x", "window": window})
-    assert list(xarray.open_zarr(space.folder / "out.zarr").variables) == ["data"]
+    assert list(xarray.open_zarr(space.folder / "out.zarr").variables) == ["data", "data_noise_std"]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_bounds_that_are_not_listed_are_not_named(space: Workspace) -> None:
     opened = xarray.open_zarr(space.folder / "out.zarr")
     assert opened["day"].attrs == {"standard_name": "time"}
     assert "grid_mapping" not in opened["data"].attrs  # crs is not published either
-    assert list(opened.variables) == ["data", "day"]
+    assert list(opened.variables) == ["data", "data_noise_std", "day"]
 
 
 def test_the_card_names_coordinates_of_records(space: Workspace) -> None:

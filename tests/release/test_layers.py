@@ -84,7 +84,8 @@ def test_layers_follow_from_what_is_published(space: Workspace, case: str) -> No
     space.release(**changes)
     released = open_release_dataset(str(space.folder / "out.zarr"))
     main = released.data.values.astype(np.float64)
-    assert (main < 0).any() or case == "histogram"
+    if main.size > 100:  # of which not all are above zero by chance
+        assert (main < 0).any()
     assert np.array_equal(released.data_nonnegative, np.maximum(main, 0))
     assert np.array_equal(released.data_integer, np.rint(main))
     assert np.array_equal(released.data_nonnegative_integer, np.rint(np.maximum(main, 0)))
@@ -240,7 +241,7 @@ def test_another_description_of_a_layer_does_not_verify(space: Workspace) -> Non
     edit_json(group / "data_nonnegative/zarr.json", lambda d: d.update(attributes=said))
     rewrite_card(group, lambda card: card["released"]["beside"][-1].update(attributes=said))
     reseal(group)
-    with pytest.raises(VerificationFailed, match="not those that its layers add"):
+    with pytest.raises(VerificationFailed, match="not those that its noise and layers add"):
         verify_release(str(group))
 
 

@@ -27,7 +27,7 @@ from dpdask.releases.card import json_schema
 from dpdask.releases.read import open_release, read_card
 from dpdask.releases.verify import verify_release
 from dpdask.storage import LocalStorage, open_storage, read_output_lock
-from tests.support.forging import rewrite_card
+from tests.support.forging import rewrite_card, scale_noise_std
 from tests.support.workspace import Workspace, people
 
 LOUD = {"epsilon": 9e4, "delta": 1e-2}
@@ -229,8 +229,8 @@ def test_every_chunk_is_stored_even_if_all_fill(space: Workspace) -> None:
     assert len(list((space.folder / "out.zarr" / "data").glob("c.*"))) == 32
     assert receipt.card.manifest is not None
     assert (
-        receipt.card.manifest.objects == 32 + 3
-    )  # and the metadata of the array and of two groups
+        receipt.card.manifest.objects == 32 + 3 + 2
+    )  # and the metadata of the array and of two groups, and the noise of an entry
 
 
 def test_verify_finds_damage(space: Workspace) -> None:
@@ -368,7 +368,7 @@ def test_verify_recomputes_the_guarantee_of_every_noise_shape(
                 if "scales" in inner:
                     inner["scales"] = [scale * 0.5 for scale in inner["scales"]]
         halved = 0.5 ** sum("scale" in str(f) for f in configuration.get("factors", [0]))
-        card["released"]["noise_std"] *= halved
+        scale_noise_std(card, halved)
 
     change_card(space, quieter)
     with pytest.raises(VerificationFailed, match=r"smaller than its guarantee|does not follow"):

@@ -23,7 +23,7 @@ from dpdask.cli import main
 from dpdask.privacy import PrivacyBudget
 from dpdask.signing import create_key, read_signing_key, sign_statement
 from dpdask.storage import MANIFEST_ARRAY, ROOT
-from tests.support.forging import edit_card, edit_chunk, edit_json, reseal
+from tests.support.forging import edit_card, edit_chunk, edit_json, reseal, scale_noise_std
 from tests.support.workspace import Workspace
 
 Tamper = Callable[[Path], None]
@@ -118,9 +118,7 @@ def _quieter(group: Path) -> None:
     """Noise of half the size on a card that otherwise agrees with itself."""
     [factor] = (group / "dp_release").glob("noise_*matrix/c/0/0")
     factor.write_bytes((np.frombuffer(factor.read_bytes(), np.float64) / 2).tobytes())
-    edit_card(
-        group, lambda card: card["released"].update(noise_std=card["released"]["noise_std"] / 2)
-    )
+    edit_card(group, lambda card: scale_noise_std(card, 1 / 2))
     edit_json(
         group / "data" / ROOT,
         lambda d: d["attributes"].update({"dp:noise_std": d["attributes"]["dp:noise_std"] / 2}),

@@ -11,7 +11,7 @@ from dpdask.accounting import GaussianProfile
 from dpdask.errors import VerificationFailed
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
-from tests.support.forging import rewrite_card
+from tests.support.forging import rewrite_card, scale_noise_std
 from tests.support.workspace import Workspace, people
 
 
@@ -84,7 +84,7 @@ def test_a_card_whose_noise_does_not_cover_rounding_does_not_verify(
 
     def shrink(facts: dict[str, Any]) -> None:
         facts["noise"]["configuration"]["sigma"] /= grown
-        facts["released"]["noise_std"] /= grown
+        scale_noise_std(facts, 1 / grown)
         facts["grid"]["step"] /= grown
 
     edited(space, shrink)

@@ -43,6 +43,14 @@ def edit_chunk(path: Path, offset: int = 3) -> None:
     path.write_bytes(bytes(content) + crc32c(bytes(content)).to_bytes(4, "little"))
 
 
+def scale_noise_std(card: Any, by: float) -> None:
+    """Change every figure of the released noise on a card."""
+    released = card["released"]
+    released["noise_std"] *= by
+    if "noise_std_range" in released:
+        released["noise_std_range"] = [std * by for std in released["noise_std_range"]]
+
+
 def rewrite_card(group: Path, change: Callable[[Any], Any]) -> None:
     """Change the card and everything that follows from it without a key: attributes, digests, the
     manifest and its root.
