@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from typing import Any
 
-from scipy.special import ndtri
-
 from dpdask.errors import InvalidInput
+from dpdask.noise import Tail
 from dpdask.queries.base import NOISE_STD
 from dpdask.releases.read import open_release_dataset
 from dpdask.types import Json
@@ -86,25 +83,12 @@ def half_width(noise: str, level: float) -> float:
     Raises:
         InvalidInput: The noise of one entry does not say how it is distributed.
     """
-    if noise not in _HALF_WIDTHS:
+    if noise not in _TAILS:
         raise InvalidInput(
             f"noise {noise!r} has no interval for single entries: they share one random radius, so"
             " that one release covers nearly all of them or few; release with mechanism: auto"
         )
-    return _HALF_WIDTHS[noise](level)
+    return _TAILS[noise].ratio(level)
 
 
-def _gaussian(level: float) -> float:
-    return float(-ndtri((1 - level) / 2))
-
-
-def _laplace(level: float) -> float:
-    """P(|x| > t b) = exp(-t), and the standard deviation is sqrt(2) b."""
-    return -math.log1p(-level) / math.sqrt(2)
-
-
-_HALF_WIDTHS: dict[str, Callable[[float], float]] = {
-    "iid": _gaussian,
-    "kronecker": _gaussian,
-    "laplace": _laplace,
-}
+_TAILS = {"iid": Tail.GAUSSIAN, "kronecker": Tail.GAUSSIAN, "laplace": Tail.LAPLACE}
