@@ -119,9 +119,10 @@ def _quieter(group: Path) -> None:
     [factor] = (group / "dp_release").glob("noise_*matrix/c/0/0")
     factor.write_bytes((np.frombuffer(factor.read_bytes(), np.float64) / 2).tobytes())
     edit_card(group, lambda card: scale_noise_std(card, 1 / 2))
+    stds = ("dp:noise_std", "dp:noise_std_min", "dp:noise_std_max")
     edit_json(
         group / "data" / ROOT,
-        lambda d: d["attributes"].update({"dp:noise_std": d["attributes"]["dp:noise_std"] / 2}),
+        lambda d: d["attributes"].update({name: d["attributes"][name] / 2 for name in stds}),
     )
     reseal(group)
 
