@@ -23,6 +23,7 @@ __all__ = ["advice"]
 
 _FEW_UNITS = 50
 _NOISY_COUNT = 0.2  # the noise of a count over the count itself
+_FAR_WIDER = 10.0  # how many times wider a range decides on the noise of the others
 _MUCH_LESS = 2.0  # how many times less noise is worth a warning
 
 
@@ -122,19 +123,23 @@ def _few_units(query: Query, dimension_names: tuple[str, ...] | None) -> str | N
 def _unequal_ranges(component: Component, budget: PrivacyBudget) -> str | None:
     """Warn where noise is as large in every feature because one range is far wider."""
     query, noise = component.query, component.noise
+    if not isinstance(noise, IidNoise) or not isinstance(query.bound, Ranges):
+        return None
+    widest, narrowest = max(query.bound.widths), min(query.bound.widths)
+    if widest == narrowest:
+        return None
+    decides = f"the widest range ({number_text(widest)}) decides on the noise of every feature"
     sensitivity = query.sensitivity
-    if not isinstance(sensitivity, (EntrywiseBox, RecordBox)) or not isinstance(noise, IidNoise):
-        return None
-    if len(set(sensitivity.widths)) == 1 or not isinstance(query.bound, Ranges):
-        return None
+    if not isinstance(sensitivity, (EntrywiseBox, RecordBox)):
+        if widest < _FAR_WIDER * narrowest:
+            return None
+        return f"{decides}; scale features to similar ranges, or release them apart from each other"
     other = directional(budget=budget, sensitivity=sensitivity, shape=query.answer_shape).noise
     least = float(np.sqrt(np.min(other.variances_along(sensitivity.feature_axis))))
     times = noise.sigma / least
     if times < _MUCH_LESS:
         return None
-    widest, narrowest = max(query.bound.widths), min(query.bound.widths)
     return (
-        f"the widest range ({number_text(widest)}) decides on the noise of every feature;"
-        f" mechanism: directional would give the narrowest ({number_text(narrowest)})"
+        f"{decides}; mechanism: directional would give the narrowest ({number_text(narrowest)})"
         f" {number_text(times)} times less"
     )

@@ -303,7 +303,7 @@ class ReleasePlan:
         if choice is None:
             return {"name": self.spec.mechanism.name, "reason": None}
         if self.data.parts:  # one mechanism alone takes parts, whose noise is told elsewhere
-            return {"name": choice.name, "reason": f"{choice.name}, for counts beside the result"}
+            return {"name": choice.name, "reason": f"{choice.name}, for parts released together"}
         share = self.entry_std / self.data.noise.entry_std
         return {"name": choice.name, "reason": choice.reason(share)}
 

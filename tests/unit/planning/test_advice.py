@@ -101,6 +101,16 @@ def test_ranges_of_similar_widths_are_not_warned_of(space: Workspace) -> None:
     assert warnings(space, UNEQUAL, privacy_unit=unit, query="mean") == []
 
 
+def test_one_wide_range_beside_counts_is_warned_of(space: Workspace) -> None:
+    unit = {"record_dim": 0, "ranges": [[0, 1]] * 7 + [[0, 1000]], "missing": "count"}
+    [text] = warnings(space, "the widest range (1000)", privacy_unit=unit, query="mean")
+    assert text.endswith(
+        "; scale features to similar ranges, or release them apart from each other"
+    )
+    unit["ranges"] = [[0, 1]] * 7 + [[0, 9]]
+    assert warnings(space, "the widest range", privacy_unit=unit, query="mean") == []
+
+
 def test_counts_that_are_mostly_noise_are_warned_of(space: Workspace) -> None:
     unit = {"record_dim": 0, "ranges": [0, 1], "missing": "count"}
     [text] = warnings(space, COUNTS, records=60, privacy_unit=unit, query="mean")
