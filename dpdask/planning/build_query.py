@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dpdask.errors import InvalidSpec, StoreError
+from dpdask.errors import InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.planning import query_builders as builders
 from dpdask.planning.histogram_builder import build_histogram
 from dpdask.planning.moment_builders import build_covariance, build_second_moment
@@ -83,7 +83,14 @@ def build_query(
         counts_beside=counts_beside,
     )
     _refuse_empty_records(inputs)
-    return builder(section, inputs)
+    inputs.check_reach()
+    try:
+        return builder(section, inputs)
+    except ArithmeticError:  # squares of bounds that doubles hold
+        raise InvalidSensitivity(
+            "the bounds of privacy_unit leave the range of doubles when they are squared; rescale"
+            " the data"
+        ) from None
 
 
 def _refuse_empty_records(inputs: QueryInputs) -> None:

@@ -15,6 +15,8 @@ from dpdask.types import Shape
 
 __all__ = ["QueryInputs"]
 
+_LEAST, _MOST = 1e-100, 1e100
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueryInputs:
@@ -41,6 +43,29 @@ class QueryInputs:
             return None
         return self._axis("privacy_unit.record_dim", dimension)
 
+    def check_reach(self) -> None:
+        """Refuse numbers whose squares are out of reach of doubles, wherever they stand.
+
+        Raises:
+            InvalidSensitivity: A bound, a centre or a distance is too large or too small.
+        """
+        unit = self.privacy_unit
+        pairs = [row for row in unit.ranges or [] if len(row) == 2]
+        center = unit.center if isinstance(unit.center, int | float | list) else None
+        numbers = {
+            "ranges": [high - low for low, high in pairs] + [max(map(abs, row)) for row in pairs],
+            "center": center if isinstance(center, list) else [center or 0.0],
+            "expected_distance": [unit.expected_distance or 0.0],
+        }
+        for key, values in numbers.items():
+            finite = [abs(value) for value in values if value and math.isfinite(value)]
+            if not all(_LEAST <= value <= _MOST for value in finite):
+                raise InvalidSensitivity(
+                    f"privacy_unit.{key}: a number, or the width of a range, is not from"
+                    f" {_LEAST:g} to {_MOST:g}, beyond which squares leave the range of doubles;"
+                    " rescale the data"
+                )
+
     def bound(self) -> Clip | Ranges:
         """Return the bound on one record, which the pipeline enforces."""
         unit = self.privacy_unit
@@ -66,7 +91,7 @@ class QueryInputs:
                 "privacy_unit.l2_clip_norm clips records; name the dimension along which they lie:"
                 " privacy_unit.record_dim"
             )
-        if not 1e-100 <= norm <= 1e100:
+        if not _LEAST <= norm <= _MOST:
             raise InvalidSensitivity(
                 f"privacy_unit.l2_clip_norm={norm:g} bounds nothing; give a finite number > 0"
             )

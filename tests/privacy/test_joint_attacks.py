@@ -112,3 +112,34 @@ def test_two_arrays_of_one_name_are_refused_in_a_sentence(
     assert space.spent() == 0
     changes = {**changes, "coordinates": [], "dimension_names": ["group", "k"]}
     space.release(**_grouped(space, **changes))
+
+
+@pytest.mark.parametrize("query", ["sum", "mean", {"name": "covariance", "center": "private"}])
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"ranges": [-1e308, 1e308]},
+        {"ranges": [-1e154, 1e154]},
+        {"ranges": [0.0, 5e-324]},
+        {"ranges": [5e-324, 1e-320]},
+        {"ranges": [0.0, 1.0], "expected_distance": 1e200},
+        {"ranges": [0.0, 1.0], "expected_distance": 1e-320},
+        {"l2_clip_norm": 1.0, "center": 1e200},
+        {"l2_clip_norm": 1.0, "center": 1e-200},
+        {"l2_clip_norm": 1e99},
+        {"l2_clip_norm": 1e-99},
+        {"ranges": [0.0, 1.0], "max_contributions": 10**400},
+    ],
+)
+def test_numbers_out_of_reach_are_refused_or_planned(
+    space: Workspace, bound: Any, adjacency: str, query: Any
+) -> None:
+    space.source(np.zeros((4, 3)))
+    unit = _unit(**{**bound, "adjacency": adjacency})
+    try:
+        plan = _plan(space, query=query, privacy_unit=unit)
+    except DpdaskError as refused:
+        assert "\n" not in str(refused)
+        return
+    assert 0 < plan.data.noise.entry_std < np.inf
