@@ -56,10 +56,10 @@ MEAN = {"query": "mean", "privacy_unit": UNIT}
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (mean_by("region", [1, 2]), "1 is not a valid group of text; quote it"),
     (mean_by("age", ["old"]), "'old' is not a valid group of numbers; write those"),
-    (mean_by("age", [0.5]), "query.by.groups.0: input should be a valid integer"),
+    (mean_by("age", [0.5]), "query.by.groups.0: neither text nor a whole number of 64 bits"),
     (mean_by("region", []), "query.by.groups: list should have at least 1 item"),
     (mean_by("region", ["north", "north"]), "is there twice"),
-    (mean_by("born", [1990]), "holds times; store what you group by as whole numbers"),
+    (mean_by("born", [1990]), "holds times; store them as plain numbers"),
     (mean_by("weight", [1]), "which has one axis and as many entries as the source has records"),
     (mean_by("country", ["FR"]), "there is no array 'country'"),
     (beside("person", **IDENTITY), "set publish.records_are_public: true"),
