@@ -90,6 +90,8 @@ class Deviations:
     def symmetrised(self, rows: int) -> Deviations:
         """Return those of (N + N') / 2 for a square N whose entries have the same noise."""
         std = self.rms
+        if rows == 1:
+            return Deviations.same(std, self.tail)
         values = np.array([std, std / math.sqrt(2)])
         return Deviations(values, np.array([1 / rows, 1 - 1 / rows]), self.tail)
 

@@ -31,19 +31,19 @@ def protected_text(query: Query, names: tuple[str, ...] | None) -> str:
 
     For people who may see the source: the number of records may be private.
     """
-    axis = query.units_axis
-    whom = "what the caller declares" if query.bound is None else "the whole tensor"
-    if axis is not None:
-        count = query.source_shape[axis]
-        values = math.prod(n for i, n in enumerate(query.source_shape) if i != axis)
-        each = f"{values:,} value{'s' * (values != 1)} each"
-        if names is None:
-            whom = f"one record of {count:,} along axis {axis} ({each})"
-        else:
-            whom = f"one {names[axis]} of {count:,} ({each})"
+    axis, adjacency = query.units_axis, query.sensitivity.adjacency
+    if axis is None:
+        whom = "what the caller declares" if query.bound is None else "the whole tensor"
+        return f"{whom}; {adjacency}"
+    count = query.source_shape[axis]
+    values = math.prod(n for i, n in enumerate(query.source_shape) if i != axis)
+    whom = f"one record of {count:,} along axis {axis}"
+    if names is not None:
+        whom = f"one {names[axis]} of {count:,}"
     most = query.max_contributions
     records = "one record" if most == 1 else f"at most {most:,} records"
-    return f"{whom}; {query.sensitivity.adjacency}, {records} per unit"
+    each = f"{values:,} value{'s' * (values != 1)} each"
+    return f"{whom} ({each}); {adjacency}, {records} per unit"
 
 
 def missing_text(query: Query, source: SourceArray) -> str | None:

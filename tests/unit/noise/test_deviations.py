@@ -81,6 +81,12 @@ def test_symmetrised_noise_has_the_deviations_of_its_entries() -> None:
     assert deviations.rms == pytest.approx(float(np.sqrt(np.mean(symmetrised**2))), rel=0.02)
 
 
+def test_one_entry_is_symmetric_already() -> None:
+    alone = IidNoise((1, 1), 1.5).deviations().symmetrised(1)
+    assert (alone.least, alone.largest) == (1.5, 1.5)
+    assert alone.within(0.95) == pytest.approx(1.5 * 1.959963985)
+
+
 def test_many_different_deviations_are_merged_without_changing_their_mean() -> None:
     rng = np.random.default_rng(3)
     factors = tuple(DiagonalFactor(rng.uniform(1, 9, 700)) for _ in range(2))

@@ -46,7 +46,9 @@ def test_records_without_names_are_told_by_their_axis(space: Workspace) -> None:
     text = "one record of 60 along axis 0 (1 value each); replace-one, one record per unit"
     assert plan(space, privacy_unit=unit, query="mean")["protects"] == text
     declared = plan(space, privacy_unit={}, query={"name": "precomputed", "l2_sensitivity": 1.0})
-    assert declared["protects"].startswith("what the caller declares; replace-one")
+    assert declared["protects"] == "what the caller declares; replace-one"
+    tensor = plan(space, privacy_unit={"ranges": [0, 1]}, query="identity")
+    assert tensor["protects"] == "the whole tensor; replace-one"
 
 
 def test_a_plan_tells_what_it_decodes(households: Workspace) -> None:
