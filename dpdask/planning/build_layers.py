@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dpdask.errors import InvalidSpec
+from dpdask.planning.masks import open_mask
 from dpdask.planning.naming import released_axis
 from dpdask.queries import Query, Ranges
 from dpdask.queries.layers import (
     Clamped,
     Integer,
     Layer,
+    Masked,
     NonNegative,
     Sequence,
 )
@@ -36,11 +38,19 @@ _BUILDERS: dict[type[LayerSection], _Build] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputs:
-    """What a layer is built from: the query, the main array, and the source with its window."""
+    """What a layer is built from.
+
+    Args:
+        query: What is computed.
+        layout: The main array.
+        source: The source, with its window.
+        records_are_public: Whether what lies along the records may be published.
+    """
 
     query: Query
     layout: Layout
     source: SourceArray
+    records_are_public: bool = False
 
 
 def register_layer(section: type[_S], builder: Callable[[_S, LayerInputs], Layer]) -> None:
@@ -74,7 +84,12 @@ def build_layers(
     Raises:
         InvalidSpec: A layer does not go with the result, or two have one name.
     """
-    inputs = LayerInputs(query=query, layout=layout, source=source)
+    inputs = LayerInputs(
+        query=query,
+        layout=layout,
+        source=source,
+        records_are_public=spec.publish.records_are_public,
+    )
     layers = tuple(_in_order(listed, inputs) for listed in spec.publish.layers)
     _check_names(layers, query, layout)
     entries = math.prod(layout.shape)
@@ -125,6 +140,19 @@ def _build_clamped(section: sections.ClampedSection, inputs: LayerInputs) -> Cla
     return Clamped(ranges=ranges, axis=axis)
 
 
+def _build_masked(section: sections.MaskedSection, inputs: LayerInputs) -> Masked:
+    """Return the mask with the axes of the answer along which it lies."""
+    mask, axes = open_mask(
+        section.mask,
+        inputs.source,
+        inputs.query,
+        inputs.layout,
+        records_are_public=inputs.records_are_public,
+    )
+    return Masked(mask=section.mask, axes=axes, array=mask)
+
+
 register_layer(sections.NonNegativeSection, lambda section, inputs: NonNegative())
 register_layer(sections.IntegerSection, lambda section, inputs: Integer())
 register_layer(sections.ClampedSection, _build_clamped)
+register_layer(sections.MaskedSection, _build_masked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import os
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from dpdask.spec.release import PrivacyUnitSection, ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
-__all__ = ["Component", "Part", "ReleasePlan", "Variable"]
+__all__ = ["Component", "Part", "ReleasePlan", "Variable", "identity_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,16 @@ class Component:
         return self.privatizer.to_dict() | sums
 
 
+def identity_of(source: SourceArray, layers: tuple[Layer, ...]) -> str:
+    """Return what tells the content of a source, and of public arrays that layers read, from any
+    other.
+    """
+    public = [array.identity() for layer in layers for array in layer.public]
+    if not public:
+        return source.identity()
+    return hashlib.sha256(" ".join([source.identity(), *public]).encode()).hexdigest()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variable:
     """One released array: where it is read, its noisy answer, and how it is stored.
@@ -172,7 +183,7 @@ class Variable:
     @property
     def unchanged(self) -> bool:
         """Whether the source is still the one that was planned for."""
-        return self.source.identity() == self.identity
+        return identity_of(self.source, self.component.layers) == self.identity
 
     @property
     def source_bytes(self) -> int:

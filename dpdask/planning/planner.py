@@ -35,7 +35,7 @@ from dpdask.planning.component import (
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
-from dpdask.planning.plan import Component, ReleasePlan, Variable
+from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
 from dpdask.planning.sources import coarsened, open_whole_source, with_arrays_beside
 from dpdask.privacy import Adjacency, Guarantee
 from dpdask.queries import Query, SummedQuery
@@ -133,7 +133,7 @@ def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None,
     check_public(spec, source, layout, query, beside)
     variable = Variable(
         source=source,
-        identity=source.identity(),
+        identity=identity_of(source, layers),
         component=data,
         layout=layout,
         beside=beside,

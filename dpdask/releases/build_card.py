@@ -223,6 +223,10 @@ def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[s
     named = [*copied, *plan.spec.publish.coordinates]
     if named:
         shown.append(f"attributes and coordinates declared public: {', '.join(named)}")
+    layers = (layer for variable in plan.variables for layer in variable.component.layers)
+    masks = dict.fromkeys(name for layer in layers for name in layer.public_names)
+    if masks:
+        shown.append(f"masks declared public: {', '.join(masks)}")
     along_records = public_records(plan, coordinates)
     if along_records:
         shown.append(f"coordinates of single records, declared public: {', '.join(along_records)}")

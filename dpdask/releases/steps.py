@@ -22,6 +22,7 @@ from dpdask.ledger import LedgerEntry
 from dpdask.planning import ReleasePlan, Variable, spec_digest
 from dpdask.planning.attributes import published_attributes
 from dpdask.planning.coordinates import published_coordinates
+from dpdask.planning.masks import read_public_arrays
 from dpdask.releases.assembly import Assembly
 from dpdask.releases.build_card import Charge
 from dpdask.releases.card import ReleaseCard, card_text
@@ -96,6 +97,7 @@ def prepare(context: Context) -> Prepared:
     if plan.directions is not None:
         directions = _intermediates(context, plan.only.answering(plan.directions))
     data = tuple(_intermediates(context, variable) for variable in plan.variables)
+    read_public_arrays(plan)
     signing_key = load_signing_key()
     assembly = Assembly(
         plan=plan,

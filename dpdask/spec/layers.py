@@ -15,6 +15,7 @@ __all__ = [
     "Layer",
     "LayerSection",
     "Layers",
+    "MaskedSection",
     "NonNegativeSection",
 ]
 
@@ -62,3 +63,17 @@ class ClampedSection(LayerSection):
     """``clamped``: entries within the public range that follows from ``privacy_unit.ranges``."""
 
     name: Literal["clamped"]
+
+
+@LAYERS.register
+class MaskedSection(LayerSection):
+    """``masked``: entries where a public mask is true, NaN elsewhere.
+
+    Args:
+        name: The name of the layer.
+        mask: An array beside the source, along dimensions of the result; naming it declares it
+            public.
+    """
+
+    name: Literal["masked"]
+    mask: Annotated[str, Field(min_length=1)]

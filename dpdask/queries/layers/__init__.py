@@ -3,18 +3,22 @@
 from dpdask.queries.layers.base import (
     EntrywiseLayer,
     Layer,
+    PublicArray,
     Sequence,
     layer_from_dict,
     register_layer_class,
 )
 from dpdask.queries.layers.entrywise import Clamped, Integer, NonNegative
+from dpdask.queries.layers.masked import Masked
 
 __all__ = [
     "Clamped",
     "EntrywiseLayer",
     "Integer",
     "Layer",
+    "Masked",
     "NonNegative",
+    "PublicArray",
     "Sequence",
     "layer_from_dict",
     "register_layer_class",

@@ -11,9 +11,9 @@ section (:mod:`dpdask.spec.layers`) and a builder (:mod:`dpdask.planning.build_l
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from dpdask.errors import InvalidSpec
 from dpdask.queries.beside import DATA, BesideArray
@@ -22,10 +22,28 @@ from dpdask.types import Array, Floats, Json, Region, Shape
 __all__ = [
     "EntrywiseLayer",
     "Layer",
+    "PublicArray",
     "Sequence",
     "layer_from_dict",
     "register_layer_class",
 ]
+
+
+class PublicArray(Protocol):
+    """An array beside the source that was declared public by being named."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+
+    def pieces(self, region: Region) -> Iterator[Region]:
+        """Cut a region into parts that are read at once."""
+
+    def read(self, region: Region) -> Array:
+        """Return a region."""
+
+    def identity(self) -> str:
+        """Return what changes whenever its content does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +56,16 @@ class Layer(abc.ABC):
 
     name: ClassVar[str]
     whole: ClassVar[bool] = False
+
+    @property
+    def public(self) -> tuple[PublicArray, ...]:
+        """The public arrays that it reads beside the source."""
+        return ()
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """Their names."""
+        return ()
 
     @abc.abstractmethod
     def arrays(self, shape: Shape, dimension_names: tuple[str, ...]) -> tuple[BesideArray, ...]:
@@ -126,6 +154,16 @@ class Sequence(Layer):
                 " step of a list; name it on its own"
             )
         return cls(layers=steps)
+
+    @property
+    def public(self) -> tuple[PublicArray, ...]:
+        """Those of all layers."""
+        return tuple(array for layer in self.layers for array in layer.public)
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """Those of all layers."""
+        return tuple(name for layer in self.layers for name in layer.public_names)
 
     @property
     def _suffix(self) -> str:
