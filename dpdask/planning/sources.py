@@ -71,6 +71,12 @@ def with_arrays_beside(spec: ReleaseSpec, source: SourceArray, query: Query) -> 
     if not query.labels or query.units_axis is None:
         return source
     _check_names("query.by", tuple(query.labels))
+    public = spec.source.coarsen.array if spec.source.coarsen is not None else None
+    if public is not None and public in query.labels:
+        raise InvalidSpec(
+            f"source.coarsen.array: {public!r} holds private labels of records, by query.by, and"
+            " would be published; name another array"
+        )
     counted = spec.query.arrays
     keys = {name: "query.edges" if name in counted else "query.by" for name in query.labels}
     decode = spec.source.decode

@@ -218,6 +218,13 @@ def grouped_by(source: SourceArray, axis: int, name: str) -> CoarsenedSource:
             f"source.coarsen.array: {name!r} has the shape {list(schema.shape)}, and axis {axis}"
             f" the length {length}; name an array with one label for each index"
         )
+    names = source.dimension_names or ()
+    [dimension] = schema.dimensions
+    if dimension in names and dimension != names[axis]:  # of records, perhaps: never published
+        raise StoreError(
+            f"source.coarsen.array: {name!r} lies along {dimension!r}, not along {names[axis]!r};"
+            " name an array along the dimension that is coarsened"
+        )
     _, values, _, attributes = coordinate_beside(source, name, [name])
     labels = np.asarray(values)
     if labels.dtype.kind not in "iuUST" or holds_times(attributes):

@@ -142,3 +142,25 @@ def test_numbers_out_of_reach_are_refused_or_planned(
     except DpdaskError:
         noise = 1.0
     assert 0 < noise < np.inf
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [("origin", "lies along 'flight', not along 'day'"), ("both", "holds private labels")],
+)
+def test_labels_of_records_never_coarsen_a_public_dimension(
+    space: Workspace, array: str, text: str
+) -> None:
+    """As many records as days: the labels of the records would fit, and be published."""
+    space.source(np.zeros((4, 4)), dimension_names=["flight", "day"])
+    space.source(np.array([7, 9, 7, 9]), name="origin", dimension_names=["flight"])
+    space.source(np.array([7, 9, 7, 9]), name="both")
+    space.source(np.array([1, 1, 2, 2]), name="month", dimension_names=["day"])
+    spec = _grouped(space, array="both" if array == "both" else "origin")
+    spec["source"] = space.spec()["source"] | {"coarsen": {"dim": "day", "array": array}}
+    with pytest.raises(DpdaskError, match=text):
+        space.release(**spec)
+    assert space.spent() == 0
+    spec["source"]["coarsen"]["array"] = "month"
+    space.release(**spec)
+    assert space.values(array="month").tolist() == [1, 2]
