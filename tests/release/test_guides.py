@@ -163,7 +163,7 @@ def test_the_release_of_the_readme_works_as_it_is_written(by: str) -> None:
     readings = np.random.default_rng(1).standard_normal((400, 7))
     zarr.open_group("data.zarr").create_array("readings", data=readings)
     init, *rest = [line.removeprefix(".venv/bin/") for line in commands.splitlines()]
-    assert len(rest) == 4
+    assert len(rest) == 5
     run_command(init)
     if by == "python":
         exec("".join(python), {})
