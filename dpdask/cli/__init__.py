@@ -40,10 +40,15 @@ _UNFORESEEN = 70
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print warnings of a ledger with bare keys on standard error, each once per command."""
+    """Print warnings of a ledger with bare keys on standard error, each once per command.
+
+    What zarr says of text of fixed length, which xarray writes, is left out: the reader of a
+    command's output cannot act on it.
+    """
     printed: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", BareKeysWarning)
+        warnings.filterwarnings("ignore", message=r".*does not have a Zarr V3 specification")
         show = warnings.showwarning
 
         def echo(

@@ -400,3 +400,14 @@ def test_the_ledger_commands(tmp_path: Path) -> None:
     missing = run("show", "nobody")
     assert missing.exit_code == 2
     assert missing.stderr.startswith("error: dataset 'nobody'")
+
+
+def test_commands_do_not_repeat_what_zarr_says_of_text(tmp_path: Path) -> None:
+    import warnings
+
+    from dpdask.cli import _warnings_as_lines
+
+    with warnings.catch_warnings(record=True) as caught, _warnings_as_lines():
+        warnings.warn("The data type (x) does not have a Zarr V3 specification.", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["something else"]
