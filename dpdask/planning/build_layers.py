@@ -20,8 +20,11 @@ from dpdask.queries.layers import (
     Layer,
     Masked,
     NonNegative,
+    PositiveSemidefinite,
+    PrincipalComponents,
     Sequence,
 )
+from dpdask.queries.layers.spectral import COMPONENT
 from dpdask.spec import layers as sections
 from dpdask.spec.layers import LAYERS, LayerSection
 from dpdask.spec.release import ReleaseSpec
@@ -29,6 +32,7 @@ from dpdask.storage import Layout, SourceArray
 
 __all__ = ["LayerInputs", "build_layers", "register_layer", "unregister_layer"]
 
+MOST_SPECTRAL_FEATURES = 4096  # whose eigenvectors one task computes in minutes
 MOST_WHOLE_ENTRIES = 2**25  # of an answer that a layer needs at once, in one tile
 
 _S = TypeVar("_S", bound=LayerSection)
@@ -152,7 +156,52 @@ def _build_masked(section: sections.MaskedSection, inputs: LayerInputs) -> Maske
     return Masked(mask=section.mask, axes=axes, array=mask)
 
 
+def _build_psd(
+    section: sections.PositiveSemidefiniteSection, inputs: LayerInputs
+) -> PositiveSemidefinite:
+    """Return the layer, for a matrix that is symmetric and not too large."""
+    _check_spectral(section.name, inputs)
+    return PositiveSemidefinite()
+
+
+def _build_pca(
+    section: sections.PrincipalComponentsSection, inputs: LayerInputs
+) -> PrincipalComponents:
+    """Return the layer with as many components as asked for, at most one per feature."""
+    _check_spectral(section.name, inputs)
+    features = inputs.layout.shape[0]
+    components = section.components or features
+    if components > features:
+        raise InvalidSpec(
+            f"publish.layers: pca has {components} components of {features} features; choose at"
+            f" most {features}"
+        )
+    if COMPONENT in inputs.layout.dimension_names:
+        raise InvalidSpec(
+            f"publish.layers: pca adds the dimension {COMPONENT!r}, which the result has already;"
+            " rename that by publish.dimension_names"
+        )
+    return PrincipalComponents(components=components)
+
+
+def _check_spectral(name: str, inputs: LayerInputs) -> None:
+    """Refuse eigenvectors of what is not a covariance, or is too large for one task."""
+    if not inputs.query.symmetric:
+        raise InvalidSpec(
+            f"publish.layers: {name} is computed from a covariance or second moment, not from query"
+            f" {inputs.query.name}; drop it, or release one of them"
+        )
+    features = inputs.layout.shape[0]
+    if features > MOST_SPECTRAL_FEATURES:
+        raise InvalidSpec(
+            f"publish.layers: {name} takes at most {MOST_SPECTRAL_FEATURES} features, and the"
+            f" result has {features}; drop it, and compute it from what is published"
+        )
+
+
 register_layer(sections.NonNegativeSection, lambda section, inputs: NonNegative())
 register_layer(sections.IntegerSection, lambda section, inputs: Integer())
 register_layer(sections.ClampedSection, _build_clamped)
 register_layer(sections.MaskedSection, _build_masked)
+register_layer(sections.PositiveSemidefiniteSection, _build_psd)
+register_layer(sections.PrincipalComponentsSection, _build_pca)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from dpdask.spec.fields import Positive
 from dpdask.spec.registry import NamedSection, SectionRegistry
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Layers",
     "MaskedSection",
     "NonNegativeSection",
+    "PositiveSemidefiniteSection",
+    "PrincipalComponentsSection",
 ]
 
 
@@ -77,3 +80,23 @@ class MaskedSection(LayerSection):
 
     name: Literal["masked"]
     mask: Annotated[str, Field(min_length=1)]
+
+
+@LAYERS.register
+class PositiveSemidefiniteSection(LayerSection):
+    """``psd``: the positive semi-definite matrix nearest to a covariance or second moment."""
+
+    name: Literal["psd"]
+
+
+@LAYERS.register
+class PrincipalComponentsSection(LayerSection):
+    """``pca``: eigenvectors and eigenvalues of a covariance or second moment.
+
+    Args:
+        name: The name of the layer.
+        components: How many, those of the largest eigenvalues; all where left out.
+    """
+
+    name: Literal["pca"]
+    components: Positive | None = None

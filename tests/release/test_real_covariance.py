@@ -75,13 +75,15 @@ def _first_component(covariance: Values) -> Values:
 def test_covariance_and_mean_image_of_digits(space: Workspace, adjacency: str) -> None:
     images = _digits()
     unit = {"l2_clip_norm": 40.0, "center": 5.0, "adjacency": adjacency}
-    runs = _released(space, images, unit, epsilon=2.0)
+    layers = {"layers": ["psd", {"name": "pca", "components": 5}]}
+    runs = _released(space, images, unit, epsilon=2.0, publish=layers)
     truth = _clipped(images, 40.0, 5.0)
     covariance = np.cov(truth.T, bias=True)
     _check(runs, "images", covariance)
     _check(runs, "images_mean", truth.mean(axis=0))
-    first = _first_component(runs[1]["images"])
+    first = runs[1]["images_eigenvectors"][0]
     assert abs(first @ _first_component(covariance)) > 0.9
+    assert np.linalg.eigvalsh(runs[1]["images_psd"])[0] > -1e-9
     second_moment = truth.T @ truth / len(truth)  # whose first component is the mean image
     assert abs(first @ _first_component(second_moment)) < 0.5
 
@@ -95,10 +97,11 @@ def test_covariance_of_digits_in_their_range(space: Workspace) -> None:
 
 def test_covariance_and_mean_image_of_mnist(space: Workspace) -> None:
     images = _mnist()
-    runs = _released(space, images, {"l2_clip_norm": 2600.0, "center": 0.0}, epsilon=8.0)
+    runs = _released(
+        space, images, {"l2_clip_norm": 2600.0}, epsilon=8.0, publish={"layers": ["pca"]}
+    )
     truth = _clipped(images, 2600.0, 0.0)
     covariance = np.cov(truth.T, bias=True)
     _check(runs, "images", covariance)
     _check(runs, "images_mean", truth.mean(axis=0))
-    aligned = _first_component(runs[1]["images"]) @ _first_component(covariance)
-    assert abs(aligned) > 0.9
+    assert abs(runs[1]["images_eigenvectors"][0] @ _first_component(covariance)) > 0.9

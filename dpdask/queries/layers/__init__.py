@@ -10,6 +10,7 @@ from dpdask.queries.layers.base import (
 )
 from dpdask.queries.layers.entrywise import Clamped, Integer, NonNegative
 from dpdask.queries.layers.masked import Masked
+from dpdask.queries.layers.spectral import PositiveSemidefinite, PrincipalComponents
 
 __all__ = [
     "Clamped",
@@ -18,6 +19,8 @@ __all__ = [
     "Layer",
     "Masked",
     "NonNegative",
+    "PositiveSemidefinite",
+    "PrincipalComponents",
     "PublicArray",
     "Sequence",
     "layer_from_dict",
