@@ -107,6 +107,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "groups": check_groups,
     "counts": check_counts,
     "images": check_images,
+    "covariance-and-pca": check_covariance,
     "choosing": lambda: None,
 }
 
