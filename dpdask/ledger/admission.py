@@ -17,7 +17,7 @@ from dpdask.ledger.models import PrivacyUnit
 from dpdask.ledger.schema import entries, fetch_entry
 from dpdask.privacy import PrivacyProfile
 
-__all__ = ["admit", "lock_array"]
+__all__ = ["admit", "lock_arrays"]
 
 
 def admit(
@@ -38,9 +38,10 @@ def admit(
     """
     for _, privacy_unit in parts:
         _check_privacy_unit(connection, standing.dataset, privacy_unit)
-        if privacy_unit.array is not None:
-            _check_axis(connection, standing.dataset, privacy_unit)
-            _check_array(connection, standing.dataset, privacy_unit)
+        for array, record_axis in privacy_unit.arrays:
+            _check_axis(connection, standing.dataset, array, record_axis)
+            if not privacy_unit.array_in_other_dataset:
+                _check_array(connection, standing.dataset, array)
     spent, charges = standing.spent, []
     for profile, _ in parts:
         charge = charge_of(profile, spent, standing.total)
@@ -50,13 +51,15 @@ def admit(
     return charges, spent
 
 
-def lock_array(connection: Connection, privacy_unit: PrivacyUnit) -> None:
-    """Let nobody else charge this array to another dataset until the transaction ends.
+def lock_arrays(connection: Connection, privacy_unit: PrivacyUnit) -> None:
+    """Let nobody else charge these arrays to another dataset until the transaction ends.
 
-    SQLite runs one transaction at a time anyway.
+    SQLite runs one transaction at a time anyway. Locks are taken in one order, so that no two
+    transactions wait for each other.
     """
-    if privacy_unit.array is not None and connection.dialect.name == "postgresql":
-        key = int(privacy_unit.array[:15], 16)
+    if connection.dialect.name != "postgresql":
+        return
+    for key in sorted({int(array[:15], 16) for array, _ in privacy_unit.arrays}):
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
@@ -82,7 +85,7 @@ def _check_privacy_unit(connection: Connection, dataset: str, privacy_unit: Priv
         )
 
 
-def _check_axis(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
+def _check_axis(connection: Connection, dataset: str, array: str, record_axis: int | None) -> None:
     """The privacy units of one array lie along one axis.
 
     Earlier releases agree with each other, so any of them tells which.
@@ -90,29 +93,27 @@ def _check_axis(connection: Connection, dataset: str, privacy_unit: PrivacyUnit)
     known = connection.scalar(
         select(entries.c.record_axis)
         .where(
-            entries.c.array == privacy_unit.array,
+            entries.c.array == array,
             entries.c.dataset == dataset,
             entries.c.record_axis.is_not(None),
         )
         .limit(1)
     )
-    if known is None or privacy_unit.record_axis in (None, known):
+    if known is None or record_axis in (None, known):
         return
     raise LedgerError(
         f"dataset {dataset!r} is accounted for the privacy units along axis {known} of this"
-        f" array; those along axis {privacy_unit.record_axis} are others, which its total does"
+        f" array; those along axis {record_axis} are others, which its total does"
         f" not protect: use privacy_unit.record_dim: {known}, or a dataset of their own"
     )
 
 
-def _check_array(connection: Connection, dataset: str, privacy_unit: PrivacyUnit) -> None:
+def _check_array(connection: Connection, dataset: str, array: str) -> None:
     """An array is charged to one dataset: otherwise the people in it would lose two budgets."""
-    if privacy_unit.array_in_other_dataset:
-        return
     for elsewhere in (entries.c.dataset < dataset, entries.c.dataset > dataset):
         other = connection.scalar(
             select(entries.c.dataset)
-            .where(entries.c.array == privacy_unit.array, elsewhere)
+            .where(entries.c.array == array, elsewhere)
             .order_by(entries.c.dataset)
             .limit(1)
         )

@@ -53,6 +53,7 @@ class PrivacyUnit:
         record_axis: the axis of the array along which privacy units lie, if it has one.
         array_in_other_dataset: whether the curator accepts that another dataset's budget is spent
             on the same array.
+        further_arrays: digest and record axis of every further array of the same release.
     """
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
@@ -60,6 +61,13 @@ class PrivacyUnit:
     array: str | None = None
     record_axis: int | None = None
     array_in_other_dataset: bool = False
+    further_arrays: tuple[tuple[str, int | None], ...] = ()
+
+    @property
+    def arrays(self) -> tuple[tuple[str, int | None], ...]:
+        """Every array of the release with its record axis."""
+        first = () if self.array is None else ((self.array, self.record_axis),)
+        return (*first, *self.further_arrays)
 
     def to_dict(self) -> Json:
         """Return what a reservation records."""

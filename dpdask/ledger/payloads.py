@@ -60,4 +60,7 @@ def index_columns(kind: str, payload: Json) -> Json:
         for name in ("release_id", "array", "record_axis"):
             columns[name] = payload.get(name)
         columns["series"] = (payload.get("window") or {}).get("series")
+    elif kind == "put_once":  # a further array of a release is noted so
+        for name in ("array", "record_axis"):
+            columns[name] = payload.get(name)
     return columns

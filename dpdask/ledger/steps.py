@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select
 from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import ReleaseKey
-from dpdask.ledger.admission import admit, lock_array
+from dpdask.ledger.admission import admit, lock_arrays
 from dpdask.ledger.charges import covers
 from dpdask.ledger.hash_chain import (
     Standing,
@@ -106,10 +106,14 @@ def reserve(
     release_id = payload.get("release_id")
     if release_id is not None and entry_with_id(connection, release_id) is not None:
         raise LedgerError("another release took over this one's lock on the output; start it again")
-    lock_array(connection, privacy_unit)
+    lock_arrays(connection, privacy_unit)
     [charge], _ = admit(connection, standing, [(profile, privacy_unit)])
     complete = {**payload, "profile": profile.to_dict(), **privacy_unit.to_dict()}
     append(connection, dataset, standing, "reserve", complete, fingerprint, charge)
+    for number, (array, record_axis) in enumerate(privacy_unit.further_arrays, start=2):
+        standing = known_dataset(connection, dataset, lock=True)
+        noted = {"once_name": f"array {number}", "array": array, "record_axis": record_axis}
+        append(connection, dataset, standing, "put_once", {**noted, "text": array}, fingerprint)
     return Reservation(dataset, fingerprint, new=True)
 
 

@@ -32,6 +32,7 @@ def auto(
     sensitivity: SensitivitySet,
     shape: Shape,
     steps: Steps = Steps(),
+    with_laplace: bool = True,
 ) -> Calibration:
     """Return the noise of the certified mechanism with the least released error, and why.
 
@@ -40,6 +41,7 @@ def auto(
         sensitivity: What one privacy unit can change in one step.
         shape: The shape of the tensor.
         steps: How many steps share the budget; several, or sampled ones, take analytic-gaussian.
+        with_laplace: Whether Laplace noise may be chosen.
 
     Guarantee: that of the mechanism it chooses, from public values alone.
     """
@@ -54,7 +56,7 @@ def auto(
         )
     gaussian = _quietest(candidates)
     name = gaussian
-    if sensitivity.l1 is not None:
+    if with_laplace and sensitivity.l1 is not None:
         candidates["laplace"] = laplace(
             budget=budget, sensitivity=sensitivity, shape=shape, steps=steps
         )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from dpdask.errors import InvalidSpec, StoreError
-from dpdask.planning.attributes import published_attributes
+from dpdask.planning.attributes import check_attributes
 from dpdask.planning.coordinates import check_coordinates
 from dpdask.planning.memory import worker_bytes
-from dpdask.planning.plan import Component, ReleasePlan
+from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency
 from dpdask.queries import CountedSum, Query
@@ -82,49 +83,55 @@ def check_missing(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
         )
 
 
-def check_public(
-    spec: ReleaseSpec,
-    source: SourceArray,
-    layout: Layout,
-    query: Query,
-    beside: tuple[Layout, ...],
-) -> None:
+def check_public(variables: Sequence[Variable]) -> None:
     """Check that attributes and coordinates exist, fit the result, and can be published with it.
-
-    Args:
-        spec: The spec of the release.
-        source: The source, with its window.
-        layout: The released array.
-        query: What is computed.
-        beside: The arrays that are published beside it.
 
     Raises:
         DpdaskError: Something cannot be published.
     """
-    published_attributes(spec, source)
-    if len(layout.shape) > 1 and layout.name in layout.dimension_names:
-        raise InvalidSpec(
-            f"output.array {layout.name!r} is also the name of a dimension, so readers take it for"
-            " the coordinate; rename one of them, by output.array or publish.dimension_names"
-        )
-    _check_beside(spec, layout, beside)
-    if CARD_ARRAYS in (layout.name, *spec.publish.coordinates):
-        raise InvalidSpec(
-            f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another output.array"
-            " or coordinate"
-        )
-    check_coordinates(spec, source, query, layout)
+    coordinates = variables[0].spec.publish.coordinates
+    check_attributes(variables)
+    for variable in variables:
+        layout = variable.layout
+        if len(layout.shape) > 1 and layout.name in layout.dimension_names:
+            raise InvalidSpec(
+                f"output.array {layout.name!r} is also the name of a dimension, so readers take it"
+                " for the coordinate; rename one of them, by output.array or"
+                " publish.dimension_names"
+            )
+        _check_beside(variable, coordinates)
+        if CARD_ARRAYS in (layout.name, *coordinates):
+            raise InvalidSpec(
+                f"{CARD_ARRAYS!r} is where a release keeps its manifest; choose another"
+                " output.array or coordinate"
+            )
+    _check_apart(variables)
+    check_coordinates(variables)
 
 
-def _check_beside(spec: ReleaseSpec, layout: Layout, beside: tuple[Layout, ...]) -> None:
+def _check_beside(variable: Variable, coordinates: list[str]) -> None:
     """Refuse a coordinate or a dimension that is called as an array beside the main one."""
-    for other in beside:
-        if other.name in (*spec.publish.coordinates, *layout.dimension_names):
+    for other in variable.beside:
+        if other.name in (*coordinates, *variable.layout.dimension_names):
             raise InvalidSpec(
                 f"{other.name!r} is published beside the result, and also the name of a dimension"
                 " or a coordinate; rename the result by output.array, or the dimension by"
                 " publish.dimension_names"
             )
+
+
+def _check_apart(variables: Sequence[Variable]) -> None:
+    """Refuse variables of which one is called as an array or a dimension of another."""
+    if len(variables) == 1:
+        return
+    names = [layout.name for variable in variables for layout in variable.layouts]
+    dimensions = {name for variable in variables for name in variable.layout.dimension_names}
+    twice = [name for name in names if names.count(name) > 1 or name in dimensions]
+    if twice:
+        raise InvalidSpec(
+            f"source.arrays: {twice[0]!r} would be the name of two arrays or of a dimension, too;"
+            " rename one of them in the source, or release them apart"
+        )
 
 
 def check_output(layout: Layout, data: Component) -> None:

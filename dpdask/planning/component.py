@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from dpdask.accounting import GaussianProfile, compose
 from dpdask.errors import InvalidMechanism
@@ -28,6 +29,7 @@ from dpdask.types import Shape
 __all__ = [
     "component_with_directions",
     "directions_component",
+    "jointly",
     "make_component",
     "share_of",
     "together",
@@ -276,3 +278,23 @@ def together(budget: PrivacyBudget, directions: Component, data: Component) -> G
     )
     doubt = directions.guarantee.doubt or data.guarantee.doubt
     return Guarantee(claimed=budget, theorem=theorem, verified=verified, doubt=doubt)
+
+
+def jointly(budget: PrivacyBudget, components: Sequence[Component]) -> Guarantee:
+    """Return the guarantee of several variables, all of which one privacy unit can change at once.
+
+    Guarantee: exact. Gaussian noise of all of them has the sum of their squared mu.
+    """
+    for component in components:
+        if not isinstance(component.guarantee.verified, GaussianProfile):
+            raise InvalidMechanism(
+                "the noise of several variables composes exactly where it is Gaussian; use"
+                " mechanism: auto, analytic-gaussian or directional"
+            )
+    theorems = sorted({component.guarantee.theorem for component in components})
+    return Guarantee(
+        claimed=budget,
+        theorem=f"{', '.join(theorems)} for {len(components)} variables; mu^2 adds",
+        verified=compose([(component.guarantee.verified, 1) for component in components]),
+        doubt=next(filter(None, (component.guarantee.doubt for component in components)), None),
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from dpdask.errors import InvalidSpec, StoreError
 from dpdask.planning.axis_coordinates import axis_coordinates, check_axis_coordinates
 from dpdask.planning.naming import released_axis
-from dpdask.planning.plan import ReleasePlan
+from dpdask.planning.plan import ReleasePlan, Variable
 from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import (
@@ -37,34 +37,35 @@ __all__ = [
 _MOST_COORDINATE_BYTES = 2**30
 
 
-def check_coordinates(spec: ReleaseSpec, source: SourceArray, query: Query, layout: Layout) -> None:
+def check_coordinates(variables: Sequence[Variable]) -> None:
     """Check that every coordinate of the spec exists, fits the result, and may be published.
 
-    Args:
-        spec: The spec of the release.
-        source: The source, with its window.
-        query: What is computed.
-        layout: The released array.
+    All variables have the same records, groups and window; a coordinate lies along dimensions of
+    any of them.
 
     Raises:
         DpdaskError: A coordinate cannot be published.
     """
+    first, layouts = variables[0], [variable.layout for variable in variables]
+    spec, source, query, layout = first.spec, first.source, first.query, first.layout
     names = spec.publish.coordinates
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InvalidSpec(f"publish.coordinates: {repeated[0]!r} is there twice; name it once")
-    if layout.name in names:
-        raise StoreError(
-            f"publish.coordinates: {layout.name!r} is the name of the released array; rename"
-            " that by output.array, or drop it"
-        )
+    for variable in variables:
+        if variable.name in names:
+            raise StoreError(
+                f"publish.coordinates: {variable.name!r} is the name of the released array; rename"
+                " that by output.array, or drop it"
+            )
     _check_labels(source, query, names)
-    check_axis_coordinates(query.new_axes, layout, [*names, CARD_ARRAYS])
+    taken = [*names, *(each.name for each in layouts), CARD_ARRAYS]
+    check_axis_coordinates(query.new_axes, layout, taken)
     along = _released_window_name(source, query, layout)
     schemas = {name: coordinate_schema(source, name, along) for name in names}
     for name, schema in schemas.items():
         _check_records(spec, name, schema, source=source, query=query, layout=layout)
-    _check_fit(schemas, layout)
+    _check_fit(schemas, layouts)
     total = sum(schema.size for schema in schemas.values())
     if total > _MOST_COORDINATE_BYTES:
         raise StoreError(
@@ -127,20 +128,25 @@ def _along_records(dimensions: tuple[str, ...], names: set[str | None]) -> str |
     return next((name for name in dimensions if name in names), None)
 
 
-def _check_fit(schemas: Mapping[str, CoordinateSchema], layout: Layout) -> None:
+def _check_fit(schemas: Mapping[str, CoordinateSchema], layouts: Sequence[Layout]) -> None:
     """Check that coordinates lie along dimensions of the result.
 
     One that is named after a dimension must lie along that dimension alone. CF bounds of another
     one have one more dimension, of vertices.
     """
-    sizes = dict(zip(layout.dimension_names, layout.shape, strict=True))
+    sizes = {
+        dimension: size
+        for layout in layouts
+        for dimension, size in zip(layout.dimension_names, layout.shape, strict=True)
+    }
+    released = {layout.name for layout in layouts}
     bounded = {vertices: name for name, each in schemas.items() for vertices in each.vertices}
     vertex_counts: dict[str, int] = {}
     for name, schema in schemas.items():
         owner = schemas.get(bounded.get(name, ""))
         if owner is not None and schema.dimensions[:-1] == owner.dimensions:
             dimension, count = schema.dimensions[-1], schema.shape[-1]
-            taken = {layout.name, CARD_ARRAYS, *schemas, *sizes}
+            taken = {CARD_ARRAYS, *released, *schemas, *sizes}
             known = vertex_counts.setdefault(dimension, count)
             if dimension in taken or known != count or schema.shape[:-1] != owner.shape:
                 raise StoreError(
@@ -152,7 +158,7 @@ def _check_fit(schemas: Mapping[str, CoordinateSchema], layout: Layout) -> None:
         if not fits or (name in sizes and schema.dimensions != (name,)):
             raise StoreError(
                 f"publish.coordinates: {name!r} does not lie along the result's dimensions"
-                f" {list(layout.dimension_names)}; name them by publish.dimension_names or drop it"
+                f" {list(sizes)}; name them by publish.dimension_names or drop it"
             )
 
 
@@ -165,43 +171,44 @@ def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     Raises:
         StoreError: One cannot be read.
     """
-    names = plan.spec.publish.coordinates
-    along = _released_window_name(plan.source, plan.data.query, plan.layout)
-    coordinates = [coordinate_beside(plan.source, name, names, along) for name in names]
-    coordinates += axis_coordinates(plan.data.query.new_axes, plan.layout, coordinates)
-    coordinates += _coarse_cells(plan)
-    window = plan.source.window
+    names, first = plan.spec.publish.coordinates, plan.variables[0]
+    along = _released_window_name(first.source, first.query, first.layout)
+    coordinates = [coordinate_beside(first.source, name, names, along) for name in names]
+    coordinates += axis_coordinates(first.query.new_axes, first.layout, coordinates)
+    coordinates += _coarse_cells(plan.variables)
+    window = first.source.window
     if window is None or along is None or not _needs_indices(plan, along):
         return coordinates
     _, start, stop = window
     return [*coordinates, (along, np.arange(start, stop, dtype=np.int64), (along,), {})]
 
 
-def _coarse_cells(plan: ReleasePlan) -> list[Coordinate]:
+def _coarse_cells(variables: Sequence[Variable]) -> list[Coordinate]:
     """Return the labels of entries that were added up, where their dimension remains."""
-    cells = plan.source.coarse_cells
-    if cells is None or not cells[1]:
-        return []
-    axis = released_axis(plan.data.query, cells[0])
-    if axis is None or plan.data.query.symmetric:
-        return []
-    name = plan.layout.dimension_names[axis]
-    return [(name, np.asarray(cells[1]), (name,), {})]
+    coordinates: dict[str, Coordinate] = {}
+    for variable in variables:
+        cells = variable.source.coarse_cells
+        if cells is None or not cells[1]:
+            continue
+        axis = released_axis(variable.query, cells[0])
+        if axis is None or variable.query.symmetric:
+            continue
+        name = variable.layout.dimension_names[axis]
+        coordinates.setdefault(name, (name, np.asarray(cells[1]), (name,), {}))
+    return list(coordinates.values())
 
 
 def _needs_indices(plan: ReleasePlan, along: str) -> bool:
     """Return whether nothing else has the name of the window's dimension."""
-    own = plan.source.dimension_names
-    names = (
-        {along}
-        if own is None or plan.source.window is None
-        else {along, own[plan.source.window[0]]}
-    )
-    taken = {plan.layout.name, CARD_ARRAYS, *plan.spec.publish.coordinates}
+    source = plan.variables[0].source
+    own, window = source.dimension_names, source.window
+    names = {along} if own is None or window is None else {along, own[window[0]]}
+    released = {variable.name for variable in plan.variables}
+    taken = {CARD_ARRAYS, *released, *plan.spec.publish.coordinates}
     return (
         along not in taken
         and plain_name(along)
-        and not any(has_beside(plan.source, name) for name in names)
+        and not any(has_beside(source, name) for name in names)
     )
 
 
@@ -247,8 +254,9 @@ def grid_mapping(source: SourceArray, names: list[str]) -> str | None:
 
 def public_records(plan: ReleasePlan, coordinates: Iterable[Coordinate]) -> list[str]:
     """Return the declared coordinates that lie along the records of the result."""
-    query = plan.data.query
-    names = {_record_name(plan.source, query), _released_record_name(query, plan.layout)}
+    first = plan.variables[0]
+    query = first.query
+    names = {_record_name(first.source, query), _released_record_name(query, first.layout)}
     declared = plan.spec.publish.coordinates
     return [
         name

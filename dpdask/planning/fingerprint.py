@@ -34,15 +34,15 @@ def fingerprint(
         "dpdask": importlib.metadata.version("dpdask"),
     }
     if len(variables) == 1:
-        payload |= _variable(spec, variables[0])
+        payload |= _variable(variables[0])
     else:
-        payload["variables"] = [_variable(spec, variable) for variable in variables]
+        payload["variables"] = [_variable(variable) for variable in variables]
     if any(isinstance(variable.component.noise, SphericalNoise) for variable in variables):
         payload["scipy"] = importlib.metadata.version("scipy")  # for radii and stretches
     return _digest(payload)
 
 
-def _variable(spec: ReleaseSpec, variable: Variable) -> Json:
+def _variable(variable: Variable) -> Json:
     """Return what tells a released array from others."""
     layout, component = variable.layout, variable.component
     return {
@@ -60,7 +60,7 @@ def _variable(spec: ReleaseSpec, variable: Variable) -> Json:
         "noise": _digest(component.noise.to_dict()),
         **_applied(component),
         **_parts(component),
-        **_center(spec, component),
+        **_center(variable.spec, component),
     }
 
 

@@ -102,7 +102,7 @@ class MechanismInputs:
 
 def build_auto(section: AutoSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate what ``auto`` chooses."""
-    return auto(**inputs.common())
+    return auto(**inputs.common(), with_laplace=section.laplace)
 
 
 def build_laplace(section: LaplaceSection, inputs: MechanismInputs) -> Calibration:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from dpdask.privacy import Guarantee
 from dpdask.privatizers.base import Discretized, Privatizer
 from dpdask.queries import BesideArray, ExactSum, Layer, Query
 from dpdask.queries.base import DATA
-from dpdask.spec.release import PrivacyUnitSection, ReleaseSpec
+from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import Layout, SourceArray, Storage
 from dpdask.types import Json
 
@@ -144,6 +145,7 @@ class Variable:
     """One released array: where it is read, its noisy answer, and how it is stored.
 
     Args:
+        spec: The release as if the variable were alone in it.
         source: The array that is read, with its window.
         identity: What tells its content from any other.
         component: The noisy answer.
@@ -151,6 +153,7 @@ class Variable:
         beside: How the arrays are stored that are published beside it.
     """
 
+    spec: ReleaseSpec
     source: SourceArray
     identity: str
     component: Component
@@ -161,6 +164,11 @@ class Variable:
     def name(self) -> str:
         """The name of the released array."""
         return self.layout.name
+
+    @property
+    def noise_name(self) -> str:
+        """What arrays of its noise are called that are published with the card."""
+        return "noise" if self.component.name == "data" else f"{self.name}_noise"
 
     @property
     def query(self) -> Query:
@@ -195,9 +203,10 @@ class Variable:
         """The root mean square of the noise of one entry, as the card states it."""
         return self.query.released_std(self.component.noise)
 
-    def accuracy(self, unit: PrivacyUnitSection) -> Accuracy:
-        """Return how far noise moves what is released; ``unit`` may hint how far means lie."""
-        return accuracy_of(self.query, self.component.noises, unit)
+    @property
+    def accuracy(self) -> Accuracy:
+        """How far noise moves what is released; the spec may hint how far means lie."""
+        return accuracy_of(self.query, self.component.noises, self.spec.privacy_unit)
 
     @property
     def scale_factor(self) -> float | None:
@@ -206,6 +215,47 @@ class Variable:
             return None
         step = self.component.privatizer.step
         return None if step is None else step / self.query.divisor
+
+    def _mechanism(self) -> Json:
+        """The mechanism, and why ``auto`` chose it where it did."""
+        choice = self.component.choice
+        if choice is None:
+            return {"name": self.spec.mechanism.name, "reason": None}
+        if self.component.parts:  # one mechanism alone takes parts, whose noise is told elsewhere
+            return {"name": choice.name, "reason": f"{choice.name}, for parts released together"}
+        share = self.accuracy.std / self.component.noise.entry_std
+        return {"name": choice.name, "reason": choice.reason(share)}
+
+    def to_dict(self) -> Json:
+        """Return the variable for people and programs who may see the source."""
+        query, source, layout = self.query, self.source, self.layout
+        return {
+            "source": {
+                "shape": list(source.shape),
+                "dtype": source.dtype,
+                "chunks": list(source.chunks),
+            },
+            "decodes": source.describe_decoding(),
+            "output": {
+                "shape": list(layout.shape),
+                "dtype": layout.dtype,
+                "chunks": list(layout.chunks),
+                "shards": None if layout.shards is None else list(layout.shards),
+                "bytes": layout.total_bytes,
+            },
+            "query": query.to_dict(),
+            "protects": protected_text(query, source.dimension_names),
+            "missing": missing_text(query, source),
+            "center": center_text(query),
+            "groups": groups_text(query),
+            "bound": query.bound_to_dict(self.component.discretized),
+            "sensitivity": query.sensitivity.radius / query.divisor,
+            "mechanism": self._mechanism(),
+            "expected_error": {"noise": self.component.noise.name, **self.accuracy.to_dict()},
+            "grid": self.component.privatizer.to_dict(),
+            "tiles": self.component.tiling.count,
+            "tile_shape": list(self.component.tiling.extent),
+        }
 
     def answering(self, component: Component) -> Variable:
         """Return the same source and layout with another noisy answer.
@@ -253,7 +303,10 @@ class ReleasePlan:
     @property
     def identity(self) -> str:
         """What tells the content of the source from any other."""
-        return self.only.identity
+        if len(self.variables) == 1:
+            return self.only.identity
+        every = [[variable.name, variable.identity] for variable in self.variables]
+        return hashlib.sha256(json.dumps(every).encode()).hexdigest()
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -273,13 +326,16 @@ class ReleasePlan:
     @property
     def privacy_unit(self) -> PrivacyUnit:
         """Whom the release protects, as the ledger compares it."""
-        query = self.data.query
+        first, *others = self.variables
         return PrivacyUnit(
-            query.sensitivity.adjacency,
-            query.max_contributions,
-            self.source.address_digest,
-            query.units_axis,
+            first.query.sensitivity.adjacency,
+            first.query.max_contributions,
+            first.source.address_digest,
+            first.query.units_axis,
             self.spec.budget.array_in_other_dataset,
+            tuple(
+                (variable.source.address_digest, variable.query.units_axis) for variable in others
+            ),
         )
 
     @property
@@ -301,22 +357,12 @@ class ReleasePlan:
     @property
     def accuracy(self) -> Accuracy:
         """How far noise moves what the only variable releases."""
-        return self.only.accuracy(self.spec.privacy_unit)
+        return self.only.accuracy
 
     @property
     def entry_std(self) -> float:
         """The root mean square of an entry's noise, times its count where it is divided by one."""
         return self.accuracy.std
-
-    def _mechanism(self) -> Json:
-        """The mechanism, and why ``auto`` chose it where it did."""
-        choice = self.data.choice
-        if choice is None:
-            return {"name": self.spec.mechanism.name, "reason": None}
-        if self.data.parts:  # one mechanism alone takes parts, whose noise is told elsewhere
-            return {"name": choice.name, "reason": f"{choice.name}, for parts released together"}
-        share = self.entry_std / self.data.noise.entry_std
-        return {"name": choice.name, "reason": choice.reason(share)}
 
     def _ledger(self) -> Json | None:
         """What the dataset has spent before and after; None without a ledger."""
@@ -331,36 +377,15 @@ class ReleasePlan:
         }
 
     def to_dict(self) -> Json:
-        """The plan for people and programs who may see the source."""
-        query, source = self.data.query, self.source
+        """The plan for people and programs who may see the source.
+
+        Of several variables, each stands under ``variables`` by its name.
+        """
+        each = {variable.name: variable.to_dict() for variable in self.variables}
         return {
-            "source": {
-                "shape": list(source.shape),
-                "dtype": source.dtype,
-                "chunks": list(source.chunks),
-            },
-            "decodes": source.describe_decoding(),
-            "output": {
-                "shape": list(self.layout.shape),
-                "dtype": self.layout.dtype,
-                "chunks": list(self.layout.chunks),
-                "shards": None if self.layout.shards is None else list(self.layout.shards),
-                "bytes": self.layout.total_bytes,
-            },
-            "query": query.to_dict(),
-            "protects": protected_text(query, source.dimension_names),
-            "missing": missing_text(query, source),
-            "center": center_text(query),
-            "groups": groups_text(query),
-            "bound": query.bound_to_dict(self.data.discretized),
-            "sensitivity": query.sensitivity.radius / query.divisor,
-            "mechanism": self._mechanism(),
+            **(self.only.to_dict() if len(each) == 1 else {"variables": each}),
             "guarantee": self.guarantee.to_dict(),
-            "expected_error": {"noise": self.data.noise.name, **self.accuracy.to_dict()},
-            "grid": self.data.privatizer.to_dict(),
             "ledger": self._ledger(),
-            "tiles": self.data.tiling.count,
-            "tile_shape": list(self.data.tiling.extent),
             "peak_bytes_per_worker": worker_bytes(self),
             "bytes_to_read": self.read_bytes,
             "bytes_to_write": sum(layout.total_bytes for layout in self.layouts),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from dpdask.planning.checks import (
 )
 from dpdask.planning.component import (
     directions_component,
+    jointly,
     make_component,
     share_of,
     together,
@@ -37,7 +39,14 @@ from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
 from dpdask.planning.sources import coarsened, open_whole_source, with_arrays_beside
-from dpdask.privacy import Adjacency, Guarantee
+from dpdask.planning.variables import (
+    Draft,
+    budgets_of,
+    check_agreement,
+    naming_variable,
+    variable_specs,
+)
+from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
 from dpdask.queries import Query, SummedQuery
 from dpdask.spec.mechanism import EstimatedDirections
 from dpdask.spec.release import ReleaseSpec
@@ -76,17 +85,17 @@ def make_plan(
     occupied = not resuming and output.occupied()
     if occupied and (ledger is None or isinstance(output, LocalStorage)):
         raise _output_exists(spec)
-    directions, variable = _variable(spec, _open_source(spec, output))
-    guarantee = _guarantee(spec, directions, variable.component)
+    directions, variables = _variables(spec, output)
+    guarantee = _guarantee(spec, directions, variables)
     plan = ReleasePlan(
         spec=spec,
         output=output,
-        variables=(variable,),
+        variables=variables,
         directions=directions,
         guarantee=guarantee,
-        fingerprint=fingerprint(spec, (variable,), directions),
+        fingerprint=fingerprint(spec, variables, directions),
         forecast=None,
-        warnings=_warnings(spec, guarantee, variable),
+        warnings=_warnings(guarantee, variables),
     )
     check_memory(plan)
     if not resuming:
@@ -120,23 +129,46 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
     return coarsened(spec, source)
 
 
-def _variable(spec: ReleaseSpec, source: SourceArray) -> tuple[Component | None, Variable]:
-    """Return a source with its noisy answer, and the covariance of its noise directions, if any."""
+def _variables(spec: ReleaseSpec, output: Storage) -> tuple[Component | None, tuple[Variable, ...]]:
+    """Return every array that is released, and the covariance of noise directions, if any."""
+    specs = variable_specs(spec)
+    drafts = []
+    for own in specs:
+        with naming_variable(spec, own):
+            drafts.append(_draft(own, _open_source(own, output)))
+    check_agreement(drafts)
+    directions: Component | None = None
+    variables = []
+    for draft, budget in zip(drafts, budgets_of(spec, drafts), strict=True):
+        with naming_variable(spec, draft.spec):
+            name = "data" if len(drafts) == 1 else f"{draft.layout.name}:data"
+            directions, variable = _variable(draft, name, budget)
+        variables.append(variable)
+    check_public(variables)
+    return directions, tuple(variables)
+
+
+def _draft(spec: ReleaseSpec, source: SourceArray) -> Draft:
+    """Return a source with its question and its layout."""
     query = _build_query(spec, source)
     source = with_arrays_beside(spec, source, query)
-    layout = _layout(spec, source, query)
+    return Draft(spec, source, query, _layout(spec, source, query))
+
+
+def _variable(draft: Draft, name: str, budget: PrivacyBudget) -> tuple[Component | None, Variable]:
+    """Return a variable with its noise, and the covariance of its noise directions, if any."""
+    spec, source, query, layout = draft
     layers = build_layers(spec, query, layout, source)
-    directions, data = _components(spec, query, layout)
+    directions, data = _components(draft, name, budget)
     data = with_layers(data, layers)
     check_output(layout, data)
-    beside = layouts_beside(layout, data.arrays_beside(layout))
-    check_public(spec, source, layout, query, beside)
     variable = Variable(
+        spec=spec,
         source=source,
         identity=identity_of(source, layers),
         component=data,
         layout=layout,
-        beside=beside,
+        beside=layouts_beside(layout, data.arrays_beside(layout)),
     )
     return directions, variable
 
@@ -175,16 +207,16 @@ def _check_window(source: SourceArray, query: Query) -> None:
 
 
 def _components(
-    spec: ReleaseSpec, query: Query, layout: Layout
+    draft: Draft, name: str, budget: PrivacyBudget
 ) -> tuple[Component | None, Component]:
     """Calibrate the noise of the answer and, if its directions are estimated, of the covariance
     that they come from.
     """
-    budget = spec.privacy.budget()
+    spec, _, query, layout = draft
     estimated = getattr(spec.mechanism, "directions", None)
     if not isinstance(estimated, EstimatedDirections):
         data = make_component(
-            "data", spec, query, spec.mechanism, budget, spec.composition, layout.write_chunk
+            name, spec, query, spec.mechanism, budget, spec.composition, layout.write_chunk
         )
         return None, data
     directions = directions_component(spec, query, estimated, budget)
@@ -193,16 +225,21 @@ def _components(
     section = spec.mechanism.model_copy(update={"directions": basis})
     remaining = share_of(budget, 1 - estimated.share)
     data = make_component(
-        "data", spec, query, section, remaining, spec.composition, layout.write_chunk
+        name, spec, query, section, remaining, spec.composition, layout.write_chunk
     )
     return directions, data
 
 
-def _guarantee(spec: ReleaseSpec, directions: Component | None, data: Component) -> Guarantee:
+def _guarantee(
+    spec: ReleaseSpec, directions: Component | None, variables: Sequence[Variable]
+) -> Guarantee:
     """Return the guarantee of everything that is released, which must be certified or accepted."""
-    guarantee = data.guarantee
+    components = [variable.component for variable in variables]
+    guarantee = components[0].guarantee
     if directions is not None:
-        guarantee = together(spec.privacy.budget(), directions, data)
+        guarantee = together(spec.privacy.budget(), directions, components[0])
+    elif len(components) > 1:
+        guarantee = jointly(spec.privacy.budget(), components)
     if not guarantee.certified and not spec.accept_uncertified:
         raise InvalidMechanism(
             f"{spec.mechanism.name} is not certified: {guarantee.reason}; choose another"
@@ -212,18 +249,25 @@ def _guarantee(spec: ReleaseSpec, directions: Component | None, data: Component)
     return guarantee
 
 
-def _warnings(spec: ReleaseSpec, guarantee: Guarantee, variable: Variable) -> tuple[str, ...]:
+def _warnings(guarantee: Guarantee, variables: Sequence[Variable]) -> tuple[str, ...]:
     """Return what the curator should know; nothing in it depends on a private number of records."""
-    data = variable.component
+    warnings = []
+    for variable in variables:
+        about = "" if len(variables) == 1 else f"{variable.name}: "
+        warnings += [about + warning for warning in _warnings_of(variable)]
+    if not guarantee.certified:
+        warnings.append(f"released uncertified, as declared: {guarantee.reason}")
+    return tuple(warnings)
+
+
+def _warnings_of(variable: Variable) -> tuple[str, ...]:
+    data, query = variable.component, variable.query
     warnings = data.warnings + advice(
         data,
-        variable.accuracy(spec.privacy_unit),
-        budget=spec.privacy.budget(),
+        variable.accuracy,
+        budget=data.guarantee.claimed,
         dimension_names=variable.source.dimension_names,
     )
-    if not guarantee.certified:
-        warnings = (*warnings, f"released uncertified, as declared: {guarantee.reason}")
-    query = data.query
     if not isinstance(query, SummedQuery) or query.sensitivity.adjacency is (
         Adjacency.ADD_REMOVE_ONE
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 from dpdask.accounting import GaussianProfile, PureProfile, SphericalProfile, StepProfile
 from dpdask.errors import InvalidMechanism
@@ -25,6 +26,7 @@ from dpdask.queries import RecordedAnswer, RecordedPart
 
 __all__ = [
     "exceeds_calibration",
+    "mu_shares",
     "recorded_answer",
     "rounding_in_sigmas",
     "verified_profile",
@@ -70,6 +72,22 @@ def verified_step(answer: RecordedAnswer) -> StepProfile:
     if answer.parts and not isinstance(answer.noise, IidNoise):
         raise InvalidMechanism("the parts of a joint answer take i.i.d. noise; use that")
     return _profile_of(answer.noise, answer)
+
+
+def mu_shares(answers: Sequence[RecordedAnswer]) -> list[float]:
+    """Return the share of every Gaussian answer in the squared mu of all of them.
+
+    Raises:
+        InvalidMechanism: The noise of one is not Gaussian.
+    """
+    squares = []
+    for answer in answers:
+        profile = verified_step(answer)
+        if not isinstance(profile, GaussianProfile):
+            raise InvalidMechanism("several variables take Gaussian noise; use that")
+        squares.append(profile.mu**2)
+    total = math.fsum(squares)
+    return [square / total for square in squares]
 
 
 def exceeds_calibration(step: StepProfile, calibration: Calibration) -> bool:

@@ -15,8 +15,9 @@ from dpdask.ledger import LedgerHead
 from dpdask.planning import ReleasePlan, Variable
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.build_card import Charge, make_card
-from dpdask.releases.card import Manifest, ReleaseCard, array_attributes, group_attributes
+from dpdask.releases.card import ReleaseCard, array_attributes, group_attributes
 from dpdask.releases.card_arrays import CardArrays, noise_arrays
+from dpdask.releases.card_sections import Manifest
 from dpdask.releases.check_beside import check_beside
 from dpdask.releases.recompute import check_guarantee
 from dpdask.releases.verify import card_statement
@@ -62,19 +63,14 @@ class Assembly:
     def __repr__(self) -> str:
         return "<Assembly>"
 
-    @property
-    def _only(self) -> Variable:
-        [variable] = self.variables
-        return variable
-
     def card(self, charge: Charge) -> ReleaseCard:
         """Return the card of the release, but for its manifest."""
         return make_card(
             self.plan,
-            self._only,
+            self.variables,
             charge,
             release_id=self.release_id,
-            attributes=self.attributes[0],
+            attributes=self.attributes,
             coordinates=self.coordinates,
             signed_by=self.signed_by,
         )
@@ -94,15 +90,10 @@ class Assembly:
         """
         bare = card.model_copy(update={"manifest": None})
         documents = release_documents(
-            self._only.layout,
+            self._arrays(bare),
             group_attributes=group_attributes(bare),
-            array_attributes=array_attributes(bare),
             coordinates=self.coordinates,
-            card_arrays={
-                **noise_arrays(self._only.component.noise.to_dict())[1],
-                **self.arrays,
-            },
-            beside=self._beside(bare),
+            card_arrays=self._card_arrays(),
         )
         entries = [*chunks, *document_entries(documents)]
         complete = bare.model_copy(
@@ -113,20 +104,31 @@ class Assembly:
         )
         return complete, {**documents, **manifest_documents(entries), ROOT: root}
 
-    def _beside(self, card: ReleaseCard) -> list[tuple[Layout, Json, Array | None]]:
-        """Return the arrays beside the main one with their attributes, and what is constant."""
-        variable = self._only
-        level = variable.component.noise_level
-        return [
-            (
-                layout,
-                recorded.attributes,
-                level.values() if array.constant and level is not None else None,
-            )
-            for (array, layout), recorded in zip(
-                variable.arrays_beside, card.released.beside, strict=True
-            )
-        ]
+    def _arrays(self, card: ReleaseCard) -> list[tuple[Layout, Json, Array | None]]:
+        """Return every released array with its attributes, and what is constant."""
+        arrays: list[tuple[Layout, Json, Array | None]] = []
+        for variable, own in zip(self.variables, card.each_variable(), strict=True):
+            level = variable.component.noise_level
+            arrays.append((variable.layout, array_attributes(own), None))
+            arrays += [
+                (
+                    layout,
+                    recorded.attributes,
+                    level.values() if array.constant and level is not None else None,
+                )
+                for (array, layout), recorded in zip(
+                    variable.arrays_beside, own.released.beside, strict=True
+                )
+            ]
+        return arrays
+
+    def _card_arrays(self) -> CardArrays:
+        """Return the numbers of the noise that are too many for the card."""
+        arrays = dict(self.arrays)
+        for variable in self.variables:
+            noise = variable.component.noise.to_dict()
+            arrays = noise_arrays(noise, variable.noise_name)[1] | arrays
+        return arrays
 
     def check_publishable(self, signing_key: SigningKey | None) -> None:
         """Refuse, before the charge, what could not be published or would not verify."""
@@ -141,8 +143,10 @@ class Assembly:
         )
         card, _ = self.complete(self.card(charge), [], signing_key)
         try:
-            check_guarantee(card, self._only.component.noise)
-            check_beside(card, self._only.component.noise)
+            noises = [variable.component.noise for variable in self.variables]
+            check_guarantee(card, *noises)
+            for own, noise in zip(card.each_variable(), noises, strict=True):
+                check_beside(own, noise)
         except VerificationFailed as error:
             raise InvalidMechanism(
                 f"the release would not verify, and nothing was charged: {error}"

@@ -15,6 +15,7 @@ from dpdask.planning.coordinates import (
     public_records,
     window_to_dict,
 )
+from dpdask.planning.verified import mu_shares, recorded_answer
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
@@ -44,11 +45,11 @@ class Charge:
 
 def make_card(
     plan: ReleasePlan,
-    variable: Variable,
+    variables: Sequence[Variable],
     charge: Charge,
     *,
     release_id: str,
-    attributes: Json,
+    attributes: Sequence[Json],
     coordinates: Sequence[Coordinate],
     signed_by: str | None,
 ) -> ReleaseCard:
@@ -56,14 +57,19 @@ def make_card(
 
     Args:
         plan: What was planned.
-        variable: The data as they are released, with the DP directions of their noise.
+        variables: The data as they are released, with the DP directions of their noise.
         charge: What the ledger says of it.
         release_id: Its public random name.
-        attributes: The attributes that were declared public.
+        attributes: The attributes of every variable that were declared public.
         coordinates: The arrays that are published beside the result.
         signed_by: The fingerprint of the curator's public key, None for an unsigned release.
     """
-    data, query, spec = variable.component, variable.query, plan.spec
+    spec, first = plan.spec, variables[0]
+    sections = [
+        _variable(variable, own, coordinates)
+        for variable, own in zip(variables, attributes, strict=True)
+    ]
+    shares = _shares(variables)
     return ReleaseCard.model_validate(
         {
             "release_id": release_id,
@@ -72,33 +78,58 @@ def make_card(
             "description": spec.publish.description,
             "curator": spec.budget.curator,
             "guarantee": plan.guarantee.to_dict(),
-            "privacy_unit": _privacy_unit(data),
-            "sensitivity": {
-                "set": query.sensitivity.to_dict(),
-                "l2": query.sensitivity.radius,
-                "origin": str(query.sensitivity.origin),
-            },
-            "query": query.to_dict(),
-            "mechanism": _mechanism(spec, data),
-            "noise": noise_arrays(data.noise.to_dict())[0],
-            "grid": data.grid_to_dict(),
-            "parts": [
-                {
-                    "name": part.name,
-                    "noise": part.noise.to_dict(),
-                    "grid": part.privatizer.to_dict(),
-                }
-                for part in data.parts
-            ],
+            "privacy_unit": _privacy_unit(first.component),
+            **sections[0],
             "directions": None if plan.directions is None else _directions(plan.directions),
-            "composition": _composition(spec, charge, query.max_contributions),
-            "released": _released(plan, variable, attributes, coordinates),
+            "composition": _composition(spec, charge, first.query.max_contributions),
+            "share": shares[0] if len(shares) > 1 else None,
+            "further_variables": [
+                {
+                    "share": share,
+                    "record_axis": variable.query.units_axis,
+                    "bound": variable.query.bound_to_dict(variable.component.discretized),
+                    **own,
+                }
+                for variable, own, share in list(zip(variables, sections, shares, strict=True))[1:]
+            ],
             "unprotected": _unprotected(plan, coordinates),
             "software": software_versions(),
             "ledger": {"sequence": charge.head.sequence, "hash": charge.head.hash},
             "signed_by": signed_by,
         }
     )
+
+
+def _variable(variable: Variable, attributes: Json, coordinates: Sequence[Coordinate]) -> Json:
+    """Return what is released of one variable, and how noise was added to it."""
+    data, query = variable.component, variable.query
+    return {
+        "sensitivity": {
+            "set": query.sensitivity.to_dict(),
+            "l2": query.sensitivity.radius,
+            "origin": str(query.sensitivity.origin),
+        },
+        "query": query.to_dict(),
+        "mechanism": _mechanism(variable.spec, data),
+        "noise": noise_arrays(data.noise.to_dict(), variable.noise_name)[0],
+        "grid": data.grid_to_dict(),
+        "parts": [
+            {
+                "name": part.name,
+                "noise": part.noise.to_dict(),
+                "grid": part.privatizer.to_dict(),
+            }
+            for part in data.parts
+        ],
+        "released": _released(variable, attributes, coordinates),
+    }
+
+
+def _shares(variables: Sequence[Variable]) -> list[float]:
+    """Return the share of every variable in the squared mu of all of them."""
+    if len(variables) == 1:
+        return [1.0]
+    return mu_shares([recorded_answer(variable.component) for variable in variables])
 
 
 def _privacy_unit(data: Component) -> Json:
@@ -127,9 +158,7 @@ def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
     }
 
 
-def _released(
-    plan: ReleasePlan, variable: Variable, attributes: Json, coordinates: Sequence[Coordinate]
-) -> Json:
+def _released(variable: Variable, attributes: Json, coordinates: Sequence[Coordinate]) -> Json:
     """Return the published array, enough to build its metadata again."""
     layout = variable.layout
     return {
@@ -143,14 +172,14 @@ def _released(
         **_noise_level(variable.component.noise_level),
         "scale_factor": variable.scale_factor,
         "attributes": attributes,
-        "coordinates": list(plan.spec.publish.coordinates),
+        "coordinates": list(variable.spec.publish.coordinates),
         "beside": [
             _beside(beside, array.attributes(attributes))
             for array, beside in variable.arrays_beside
         ],
         "layers": [layer.to_dict() for layer in variable.component.layers],
         "auxiliary": auxiliary_coordinates(coordinates, layout) or None,
-        "grid_mapping": grid_mapping(variable.source, plan.spec.publish.coordinates),
+        "grid_mapping": grid_mapping(variable.source, variable.spec.publish.coordinates),
         "window": window_to_dict(variable.source),
     }
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from dpdask.errors import VerificationFailed
+from dpdask.releases.card_sections import (
+    CardSection,
+    ChainHead,
+    Composition,
+    Directions,
+    GuaranteeFacts,
+    Manifest,
+    PartFacts,
+    Released,
+    Sensitivity,
+    Unit,
+    VariableFacts,
+)
 from dpdask.types import Json
 
 __all__ = [
     "CONVENTION",
-    "ArrayFacts",
     "ReleaseCard",
-    "Released",
     "array_attributes",
     "card_document",
     "card_from_attributes",
@@ -43,205 +47,7 @@ CONVENTION = {
 }
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Budget(_Facts):
-    """An (epsilon, delta) pair."""
-
-    epsilon: float
-    delta: float
-
-
-class Claim(Budget):
-    """What a theorem promises."""
-
-    theorem: str
-
-
-class Verified(_Facts):
-    """The exact profile of the noise that was added."""
-
-    name: str
-    configuration: Json
-    epsilon_at_delta: float
-    delta_at_epsilon: float
-
-
-class GuaranteeFacts(_Facts):
-    """The claimed and the verified guarantee, kept apart."""
-
-    claimed: Claim
-    verified: Verified
-    certified: bool
-    reason: str
-
-
-class Unit(_Facts):
-    """Whom the release protects."""
-
-    adjacency: Literal["replace-one", "add-remove-one"]
-    record_axis: int | None
-    bound: Json
-    max_contributions: int
-    contributions: Literal["one record per unit", "declared"]
-
-
-class Sensitivity(_Facts):
-    """How far one privacy unit changes the answer before it is divided, and why that is a bound."""
-
-    set: Json = Field(
-        description="the set of differences one unit can make, enough to compute the guarantee"
-        " again"
-    )
-    l2: float
-    origin: Literal["clipped", "public-range", "declared"]
-
-
-class Sampling(_Facts):
-    """Who was sampled for each step, by the caller, independently of all others."""
-
-    rate: float
-    of: Literal["privacy-units", "records"]
-    amplified_rate: float = Field(
-        description="the probability that a privacy unit takes part in a step: rate, or"
-        " 1-(1-rate)^max_contributions of records"
-    )
-
-
-class Directions(_Facts):
-    """The DP covariance whose eigenvectors rotated the noise; its privacy cost is composed in."""
-
-    query: Json
-    bound: Json
-    sensitivity: Json
-    noise: Json
-    grid: Json
-
-
-class PartFacts(_Facts):
-    """A further noisy sum that was drawn beside the main one: counts beside a sum."""
-
-    name: str
-    noise: Json
-    grid: Json
-
-
-class ArrayFacts(_Facts):
-    """An array that is published beside the main one: enough to build its metadata again."""
-
-    array: str
-    shape: list[int]
-    chunks: list[int]
-    shards: list[int] | None
-    dtype: str
-    codec: str
-    dimension_names: list[str]
-    attributes: Json
-
-
-class LayerFacts(_Facts):
-    """A layer: post-processing of published numbers."""
-
-    name: str
-    configuration: Json
-
-
-class Composition(_Facts):
-    """This release among the dataset's."""
-
-    dataset: str
-    steps: int
-    steps_are_independent: Literal["declared"] | None = Field(
-        description="the caller declares that no step was computed from another's raw result;"
-        " null for a single result"
-    )
-    sampling: Sampling | None
-    total: Budget
-    cumulative_epsilon: float = Field(
-        description="epsilon spent by the dataset up to and with this release, at the total's delta"
-    )
-
-
-class Window(_Facts):
-    """The part of a dimension of the source that was released; public."""
-
-    dimension: str | int = Field(description="its name; its index where the source has no names")
-    start: int
-    stop: int
-
-
-class Released(_Facts):
-    """The published array: enough to build its metadata again."""
-
-    array: str
-    shape: list[int]
-    dtype: str
-    chunks: list[int]
-    shards: list[int] | None
-    codec: str
-    dimension_names: list[str]
-    noise_std: float | None = Field(
-        description="root mean square of the noise of an entry, in released units; null where it"
-        " depends on released counts, and is an array beside the main one"
-    )
-    noise_std_range: tuple[float, float] | None = Field(
-        default=None,
-        description="the smallest and the largest standard deviation of an entry's noise; left out"
-        " where all are equal",
-    )
-    scale_factor: float | None = None
-    attributes: Json = Field(description="attributes that were declared public")
-    coordinates: list[str] = Field(description="arrays beside the source that were declared public")
-    beside: list[ArrayFacts] = Field(
-        default_factory=list, description="arrays published beside the main one"
-    )
-    layers: list[LayerFacts] = Field(
-        default_factory=list,
-        description="what was computed from published numbers, in the order of the arrays beside",
-    )
-    auxiliary: list[str] | None = Field(
-        default=None,
-        description="coordinates that are not named after a dimension: the array's CF attribute"
-        " coordinates; left out where there are none",
-    )
-    grid_mapping: str | None = Field(
-        default=None, description="the array's CF attribute; left out where there is none"
-    )
-    window: Window | None = Field(
-        default=None, description="left out where all of the source was released"
-    )
-
-    @model_serializer(mode="wrap")
-    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
-        """Leave out optional parts, so that cards without them keep their bytes."""
-        document: Json = handler(self)
-        optional = ("auxiliary", "grid_mapping", "window", "beside", "layers", "noise_std_range")
-        return {name: value for name, value in document.items() if value or name not in optional}
-
-
-class Manifest(_Facts):
-    """Every object of the group with its metadata; the lines are in dp_release/manifest."""
-
-    algorithm: Literal["BLAKE3 Merkle tree of 'digest size key' lines"] = (
-        "BLAKE3 Merkle tree of 'digest size key' lines"
-    )
-    root: str
-    objects: int
-
-
-class ChainHead(_Facts):
-    """The newest entry of the dataset's hash chain when the card was written.
-
-    A ledger without it was rolled back, or is another one.
-    """
-
-    sequence: int
-    hash: str
-
-
-class ReleaseCard(_Facts):
+class ReleaseCard(CardSection):
     """The ``dp`` attribute of a released group."""
 
     schema_version: Literal["dp-release/2"] = "dp-release/2"
@@ -263,6 +69,16 @@ class ReleaseCard(_Facts):
     directions: Directions | None = None
     composition: Composition
     released: Released
+    share: float | None = Field(
+        default=None,
+        description="of several variables, the first one's share of the squared mu of the release;"
+        " left out where there is one",
+    )
+    further_variables: list[VariableFacts] = Field(
+        default_factory=list,
+        description="of several variables, all but the first one, which is described above; left"
+        " out where there is one",
+    )
     unprotected: list[str]
     software: dict[str, str]
     ledger: ChainHead
@@ -275,9 +91,23 @@ class ReleaseCard(_Facts):
 
     @model_serializer(mode="wrap")
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
-        """Leave out further sums where there are none, so that cards keep their bytes."""
+        """Leave out what only some releases have, so that cards keep their bytes."""
         document: Json = handler(self)
-        return {name: value for name, value in document.items() if value or name != "parts"}
+        optional = ("parts", "share", "further_variables")
+        return {name: value for name, value in document.items() if value or name not in optional}
+
+    def each_variable(self) -> list[ReleaseCard]:
+        """Return the card of every variable as if it were alone, with the guarantee of all."""
+        alone = self.model_copy(update={"further_variables": []})
+        return [alone, *(alone._about(variable) for variable in self.further_variables)]
+
+    def _about(self, variable: VariableFacts) -> ReleaseCard:
+        unit = {"record_axis": variable.record_axis, "bound": variable.bound}
+        changes = {name: getattr(variable, name) for name in VariableFacts.model_fields}
+        changes = {name: value for name, value in changes.items() if name not in unit}
+        return self.model_copy(
+            update={**changes, "privacy_unit": self.privacy_unit.model_copy(update=unit)}
+        )
 
 
 def json_schema() -> Json:

@@ -20,10 +20,10 @@ def count_numbers(value: object) -> int:
     return sum(count_numbers(inner) for inner in value) if isinstance(value, list) else 1
 
 
-def noise_arrays(description: Json) -> tuple[Json, CardArrays]:
+def noise_arrays(description: Json, prefix: str = "noise") -> tuple[Json, CardArrays]:
     """Return a description without its long lists of numbers, and these as arrays.
 
-    Each is replaced by ``{"array": name}``.
+    Each is replaced by ``{"array": name}``, a name that begins with ``prefix``.
     """
     arrays: CardArrays = {}
 
@@ -41,7 +41,7 @@ def noise_arrays(description: Json) -> tuple[Json, CardArrays]:
             return [shortened(inner, f"{path}_{index}") for index, inner in enumerate(value)]
         return value
 
-    short = {key: shortened(value, f"noise_{key}") for key, value in description.items()}
+    short = {key: shortened(value, f"{prefix}_{key}") for key, value in description.items()}
     return short, arrays
 
 

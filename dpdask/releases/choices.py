@@ -37,14 +37,22 @@ class EpsilonChoice:
     def to_dict(self) -> Json:
         """Return the choice for people and programs who may see the plan."""
         content = self.plan.to_dict()
+        each = {name: _figures(own) for name, own in content.get("variables", {}).items()}
         return {
             "epsilon": self.plan.spec.privacy.epsilon,
-            "mechanism": content["mechanism"]["name"],
-            "expected_error": content["expected_error"],
+            **({"variables": each} if each else _figures(content)),
             "warnings": content["warnings"],
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_after": self.spent_after,
         }
+
+
+def _figures(variable: Json) -> Json:
+    """Return the noise of one variable."""
+    return {
+        "mechanism": variable["mechanism"]["name"],
+        "expected_error": variable["expected_error"],
+    }
 
 
 def plan_epsilons(spec: SpecLike, epsilons: Sequence[float]) -> list[EpsilonChoice]:

@@ -37,7 +37,7 @@ class Receipt:
     Args:
         release_id: The public random name of the release.
         output: Where it is published.
-        array: The name of the released array.
+        array: The name of the released array; of several, their names with commas between them.
         card: The release card.
     """
 
@@ -74,7 +74,8 @@ def commit(
     _check_card(ledger.entry(fingerprint), card)
     ledger.commit(fingerprint)
     publisher.discard()
-    return Receipt(card.release_id, spec.output.url, spec.output.array, card)
+    names = ", ".join(own.released.array for own in card.each_variable())
+    return Receipt(card.release_id, spec.output.url, names, card)
 
 
 def adopt(

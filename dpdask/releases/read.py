@@ -10,7 +10,13 @@ from dpdask.releases.card import ReleaseCard, card_from_attributes, card_text
 from dpdask.storage import ROOT, Storage, open_group, open_storage
 from dpdask.types import Json
 
-__all__ = ["open_release", "open_release_dataset", "published_card", "read_card"]
+__all__ = [
+    "chosen_array",
+    "open_release",
+    "open_release_dataset",
+    "published_card",
+    "read_card",
+]
 
 
 def published_card(output: Storage, release_id: str | None = None) -> ReleaseCard | None:
@@ -29,19 +35,48 @@ def read_card(url: str, options: Json | None = None) -> ReleaseCard:
     return card_from_attributes(dict(open_group(open_storage(url, options)).attrs))
 
 
-def open_release(url: str, options: Json | None = None) -> Any:  # by what is installed
+def open_release(
+    url: str, options: Json | None = None, *, array: str | None = None
+) -> Any:  # by what is installed
     """Return a published release as an xarray.DataArray; without xarray, (array, release card).
 
     It has the coordinates and attributes of the release, all of which NetCDF can hold.
+
+    Args:
+        url: The published group.
+        options: Storage options.
+        array: Which array to open, where several were released.
+
+    Raises:
+        StoreError: There is no release, or it does not have the array, or several.
     """
     storage = open_storage(url, options)
     card = card_from_attributes(dict(open_group(storage).attrs))
+    name = chosen_array(card, array)
     try:
-        return _dataset(storage, card)[card.released.array]
+        return _dataset(storage, card)[name]
     except ModuleNotFoundError as error:
         if error.name != "xarray":
             raise
-    return open_group(storage)[card.released.array], card
+    return open_group(storage)[name], card
+
+
+def chosen_array(card: ReleaseCard, array: str | None) -> str:
+    """Return the name of the array that is meant: the named one, or the only one.
+
+    Raises:
+        StoreError: The release does not have it, or has several.
+    """
+    names = [own.released.array for own in card.each_variable()]
+    listed = ", ".join(names)
+    if array is None and len(names) > 1:
+        raise StoreError(
+            f"the release holds {len(names)} variables ({listed}); name one by array, or open all"
+            " of them with open_release_dataset"
+        )
+    if array is not None and array not in names:
+        raise StoreError(f"array={array!r} is not in the release; choose from {listed}")
+    return names[0] if array is None else array
 
 
 def open_release_dataset(url: str, options: Json | None = None) -> Any:  # an xarray.Dataset
@@ -75,8 +110,10 @@ def _dataset(storage: Storage, card: ReleaseCard) -> Any:
     import xarray
 
     # A result in minutes is a number of minutes, not a time, and so is its noise.
-    beside = [array.array for array in card.released.beside]
-    as_numbers = dict.fromkeys([card.released.array, *beside], False)
+    as_numbers: dict[str, bool] = {}
+    for own in card.each_variable():
+        names = [own.released.array, *(array.array for array in own.released.beside)]
+        as_numbers |= dict.fromkeys(names, False)
     dataset = xarray.open_zarr(
         storage.zarr_store(),
         consolidated=True,

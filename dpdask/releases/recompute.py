@@ -10,12 +10,13 @@ the rules that it registers (:mod:`dpdask.queries.verification`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dpdask.accounting import GaussianProfile, PureProfile, compose, profile_from_dict
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.mechanisms import Steps, amplified_rate
 from dpdask.noise import KroneckerNoise, LaplaceNoise, Noise, SphericalNoise, noise_from_dict
-from dpdask.planning.verified import verified_profile
+from dpdask.planning.verified import mu_shares, verified_profile
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
 from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_rules
@@ -29,25 +30,34 @@ _SCALES = {"iid": "sigma", "laplace": "scale"}  # of noise on one grid, where de
 _CLOSE = 1e-9  # relative; floats survive JSON, but sums may be taken in another order
 
 
-def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
-    """Raise :class:`VerificationFailed` unless the card's guarantee is what ``noise`` gives.
+def check_guarantee(card: ReleaseCard, *noises: Noise) -> None:
+    """Raise :class:`VerificationFailed` unless the card's guarantee is what the noise gives.
 
-    ``noise`` is that of the card, its factors included, wherever they are published.
+    Args:
+        card: The card.
+        noises: The noise of every variable as the card describes it, its factors included, wherever
+            they are published.
     """
     try:
-        answers = _recorded_answers(card, noise)
-        profile = _check_numbers(card, noise)
-        for answer in answers:
+        variables = list(zip(card.each_variable(), noises, strict=True))
+        answers = [_recorded_answer(own, noise) for own, noise in variables]
+        directions = _recorded_directions(card)
+        profile = _check_numbers(card, noises)
+        for answer in (*answers, *directions):
             if not is_registered(answer.name):
                 raise answer.mismatch()
-        _check_unit(card)
-        for answer in answers:
+        for own, _ in variables:
+            _check_unit(own)
+        for answer in (*answers, *directions):
             _check_sensitivity(answer, card)
-        _check_noise(card, noise, answers[0])
-        _check_enough(card, answers, profile)
-        _check_grid(card.noise, card.grid)
-        for part in card.parts:
-            _check_grid(part.noise, part.grid)
+        for (own, noise), answer in zip(variables, answers, strict=True):
+            _check_noise(own, noise, answer)
+        _check_enough(card, answers, directions, profile)
+        _check_shares(card, answers)
+        for own, _ in variables:
+            _check_grid(own.noise, own.grid)
+            for part in own.parts:
+                _check_grid(part.noise, part.grid)
         _check_composition(card, profile)
     except VerificationFailed:
         raise
@@ -64,42 +74,63 @@ def check_guarantee(card: ReleaseCard, noise: Noise) -> None:
         ) from None
 
 
-def _recorded_answers(card: ReleaseCard, noise: Noise) -> list[RecordedAnswer]:
-    """Return the answers that the card describes: the data, and the covariance of directions."""
+def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
+    """Return the answer that the card of one variable describes."""
     unit = card.privacy_unit
-    answers = [
+    return RecordedAnswer(
+        noise=noise,
+        sensitivity=sensitivity_from_dict(card.sensitivity.set),
+        query=card.query,
+        bound=unit.bound,
+        grid=card.grid,
+        record_axis=unit.record_axis,
+        contributions=unit.max_contributions,
+        steps=card.composition.steps,
+        parts=tuple(
+            RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
+            for part in card.parts
+        ),
+    )
+
+
+def _recorded_directions(card: ReleaseCard) -> list[RecordedAnswer]:
+    """Return the covariance that noise directions came from, if there is one."""
+    directions, unit = card.directions, card.privacy_unit
+    if directions is None:
+        return []
+    return [
         RecordedAnswer(
-            noise=noise,
-            sensitivity=sensitivity_from_dict(card.sensitivity.set),
-            query=card.query,
-            bound=unit.bound,
-            grid=card.grid,
+            noise=noise_from_dict(directions.noise),
+            sensitivity=sensitivity_from_dict(directions.sensitivity),
+            query=directions.query,
+            bound=directions.bound,
+            grid=directions.grid,
             record_axis=unit.record_axis,
             contributions=unit.max_contributions,
-            steps=card.composition.steps,
-            parts=tuple(
-                RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
-                for part in card.parts
-            ),
         )
     ]
-    if card.directions is not None:
-        directions = card.directions
-        answers.append(
-            RecordedAnswer(
-                noise=noise_from_dict(directions.noise),
-                sensitivity=sensitivity_from_dict(directions.sensitivity),
-                query=directions.query,
-                bound=directions.bound,
-                grid=directions.grid,
-                record_axis=unit.record_axis,
-                contributions=unit.max_contributions,
-            )
+
+
+def _check_shares(card: ReleaseCard, answers: list[RecordedAnswer]) -> None:
+    """Check that the variables of the card are all that share its guarantee, each with its part."""
+    shares = [own.share for own in card.each_variable()]
+    if shares == [None]:
+        return
+    names = [own.released.array for own in card.each_variable()]
+    composed = card.composition.steps > 1 or card.composition.sampling is not None
+    if len(shares) < 2 or len(set(names)) != len(names) or composed or card.directions is not None:
+        raise VerificationFailed(
+            "the variables on the card are not those of one release of several"
         )
-    return answers
+    looseness = sum(_looseness(answer.noise) for answer in answers)
+    for share, computed in zip(shares, mu_shares(answers), strict=True):
+        if share is None or not math.isclose(share, computed, rel_tol=1e-6 + looseness):
+            raise VerificationFailed(
+                "the share of a variable on the card does not follow from the noise of all"
+            )
 
 
-def _check_numbers(card: ReleaseCard, noise: Noise) -> PrivacyProfile:
+def _check_numbers(card: ReleaseCard, noises: Sequence[Noise]) -> PrivacyProfile:
     """Check that the verified numbers and the verdict are those of the profile on the card.
 
     Spherical noise is never certified.
@@ -115,9 +146,8 @@ def _check_numbers(card: ReleaseCard, noise: Noise) -> PrivacyProfile:
         raise VerificationFailed(
             "the verified guarantee does not follow from the profile on the card"
         )
-    if card.guarantee.certified != (
-        computed[1] <= claimed.delta and not isinstance(noise, SphericalNoise)
-    ):
+    exact = not any(isinstance(noise, SphericalNoise) for noise in noises)
+    if card.guarantee.certified != (computed[1] <= claimed.delta and exact):
         raise VerificationFailed("the card's verdict does not follow from its own numbers")
     return profile
 
@@ -243,15 +273,21 @@ def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> Non
 
 
 def _check_enough(
-    card: ReleaseCard, answers: list[RecordedAnswer], profile: PrivacyProfile
+    card: ReleaseCard,
+    answers: list[RecordedAnswer],
+    directions: list[RecordedAnswer],
+    profile: PrivacyProfile,
 ) -> None:
-    """Check that the noise gives what the profile says, rounding and directions included."""
-    data, *directions = answers
-    needed = verified_profile(data, _steps(card))
-    if directions:
-        bought = [(verified_profile(answer, Steps()), 1) for answer in directions]
-        needed = compose([*bought, (needed, 1)])
-    if not _covers(profile, needed, card, _CLOSE + _looseness(data.noise)):
+    """Check that the noise gives what the profile says, rounding and directions included.
+
+    One privacy unit can change all variables at once: their costs are composed.
+    """
+    steps = _steps(card)
+    costs = [(verified_profile(answer, Steps()), 1) for answer in directions]
+    costs += [(verified_profile(answer, steps), 1) for answer in answers]
+    needed = costs[0][0] if len(costs) == 1 else compose(costs)
+    looseness = sum(_looseness(answer.noise) for answer in answers)
+    if not _covers(profile, needed, card, _CLOSE + looseness):
         raise VerificationFailed("the noise on the card is smaller than its guarantee needs")
 
 

@@ -17,6 +17,7 @@ _NEIGHBOURS = {
 
 def registry_entry(card: ReleaseCard) -> Json:
     """Return the registry's fields that a card answers; the rest is left for the curator."""
+    variables = card.each_variable()
     return {
         "status": "Draft",
         "deployment": _deployment(card),
@@ -29,9 +30,9 @@ def registry_entry(card: ReleaseCard) -> Json:
         "model": _model(card),
         "accounting": _accounting(card),
         "implementation": {
-            "mechanisms": [card.mechanism["name"]],
-            "noise": card.noise["name"],
-            "exact_sampling": bool(card.grid["exact"]),
+            "mechanisms": sorted({own.mechanism["name"] for own in variables}),
+            "noise": ", ".join(sorted({own.noise["name"] for own in variables})),
+            "exact_sampling": all(own.grid["exact"] for own in variables),
             "unprotected_quantities": card.unprotected,
             "software": card.software,
         },

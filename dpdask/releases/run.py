@@ -104,7 +104,7 @@ def _plan_again(spec: ReleaseSpec, ledger: Ledger, target: Target) -> ReleasePla
         return make_plan(spec, resuming=True)
     check_spec(spec, entry)
     plan = make_plan(spec, resuming=True)
-    if entry.array not in (None, plan.source.address_digest):
+    if entry.array not in (None, plan.privacy_unit.array):
         raise ReleaseError(
             "source.url leads to another array than when the release began; restore it, or"
             " `dpdask abort`"

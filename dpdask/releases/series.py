@@ -14,6 +14,7 @@ from dpdask.errors import DpdaskError, InvalidSpec
 from dpdask.ledger import Ledger, SeriesWindow, charged_after
 from dpdask.planning import ReleasePlan, check_no_placeholders
 from dpdask.planning.sources import open_whole_source
+from dpdask.planning.variables import variable_specs
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
@@ -102,8 +103,11 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
     """
     check_series_output(spec.output.url)
     storage = open_storage(spec.source.url, spec.source.options)
-    source = open_whole_source(spec, storage)
-    _check_axis(source, series)
+    sources = [open_whole_source(own, storage) for own in variable_specs(spec)]
+    source = sources[0]
+    for other in sources:
+        _check_axis(other, series)
+    _check_one_axis(sources, series)
     past = ledger.windows(spec.budget.dataset, series.name)
     if any(not _is_of(window, source, series.axis) for window in past):
         raise InvalidSpec(
@@ -135,6 +139,19 @@ def _check_axis(source: SourceArray, series: Series) -> None:
         raise InvalidSpec(
             f"max_window={most} never reaches the end of a chunk of {source.chunks[axis]}; raise"
             " it to that"
+        )
+
+
+def _check_one_axis(sources: list[SourceArray], series: Series) -> None:
+    """Refuse variables that do not grow along the same dimension."""
+    names = {
+        None if source.dimension_names is None else source.dimension_names[series.axis]
+        for source in sources
+    }
+    if len(names) > 1 or len({source.shape[series.axis] for source in sources}) > 1:
+        raise InvalidSpec(
+            f"axis {series.axis} of source.arrays is not the same dimension, or not as long, in all"
+            " of them; give each a series of its own, or wait until all have grown"
         )
 
 

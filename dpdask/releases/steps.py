@@ -105,7 +105,8 @@ def prepare(context: Context) -> Prepared:
         variables=plan.variables,
         coordinates=published_coordinates(plan),
         attributes=tuple(
-            published_attributes(plan.spec, variable.source) for variable in plan.variables
+            published_attributes(variable, several=len(plan.variables) > 1)
+            for variable in plan.variables
         ),
         signed_by=None if signing_key is None else key_fingerprint(signing_key.public),
     )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from dpdask.errors import InvalidInput
 from dpdask.noise import Tail
 from dpdask.queries.base import NOISE_STD
-from dpdask.releases.read import open_release_dataset
+from dpdask.releases.card import ReleaseCard
+from dpdask.releases.read import chosen_array, open_release_dataset
 from dpdask.types import Json
 
 __all__ = ["interval"]
 
 
-def interval(released: Any, level: float = 0.95, *, options: Json | None = None) -> Any:
+def interval(
+    released: Any,
+    level: float = 0.95,
+    *,
+    array: str | None = None,
+    options: Json | None = None,
+) -> Any:
     """Return the ends of an interval around every released number.
 
     Over the noise, an entry of the exact answer to the bounded data lies between the two with
@@ -28,6 +34,7 @@ def interval(released: Any, level: float = 0.95, *, options: Json | None = None)
         released: The URL of a release; its dataset (:func:`dpdask.open_release_dataset`); or its
             array (:func:`dpdask.open_release`), if all entries have the same noise.
         level: The probability, between 0 and 1.
+        array: Which array, where several were released.
         options: Storage options of a URL.
 
     Returns:
@@ -44,7 +51,8 @@ def interval(released: Any, level: float = 0.95, *, options: Json | None = None)
         raise InvalidInput(f"level={level:g} is not a probability; choose 0 < level < 1")
     dataset = open_release_dataset(released, options) if isinstance(released, str) else released
     if isinstance(dataset.attrs.get("dp_card"), str):
-        name = json.loads(dataset.attrs["dp_card"])["released"]["array"]
+        card = ReleaseCard.model_validate_json(dataset.attrs["dp_card"])
+        name = chosen_array(card, array)
         main, std = dataset[name], dataset[f"{name}_{NOISE_STD}"]
     else:
         main, std = dataset, _same_for_all(dataset)

@@ -12,15 +12,14 @@ from dpdask.ledger import Ledger, LedgerHead
 from dpdask.noise import Noise, noise_from_dict
 from dpdask.queries.base import NOISE_STD
 from dpdask.releases.card import (
-    ArrayFacts,
     ReleaseCard,
-    Released,
     array_attributes,
     card_from_attributes,
     card_text,
     group_attributes,
 )
 from dpdask.releases.card_arrays import with_arrays
+from dpdask.releases.card_sections import ArrayFacts, Released
 from dpdask.releases.check_beside import check_beside, noise_level_of
 from dpdask.releases.recompute import check_guarantee
 from dpdask.signing import (
@@ -84,10 +83,12 @@ def verify_release(
     card = _card_of(root)
     check_objects(storage, card, root)
     _check_documents(storage, card, root)
-    noise = _noise_of(storage, card)
-    check_guarantee(card, noise)
-    check_beside(card, noise)
-    _check_noise_std(storage, card, noise)
+    variables = card.each_variable()
+    noises = [_noise_of(storage, own) for own in variables]
+    check_guarantee(card, *noises)
+    for own, noise in zip(variables, noises, strict=True):
+        check_beside(own, noise)
+        _check_noise_std(storage, own, noise)
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)
@@ -171,10 +172,23 @@ def _check_documents(storage: Storage, card: ReleaseCard, root: bytes) -> None:
                 f"the metadata of {path!r} and the group's copy of it differ; restore them from"
                 " a copy"
             )
-    released = card.released
-    _check_array(storage, released, array_attributes(card))
-    for beside in released.beside:
-        _check_array(storage, beside, beside.attributes)
+    variables = card.each_variable()
+    _check_described(document, {own.released.array for own in variables})
+    for own in variables:
+        _check_array(storage, own.released, array_attributes(own))
+        for beside in own.released.beside:
+            _check_array(storage, beside, beside.attributes)
+
+
+def _check_described(document: Json, names: set[str]) -> None:
+    """Check that every array that says that it was released is on the card."""
+    copies = document.get("consolidated_metadata", {}).get("metadata", {})
+    for name, copied in copies.items():
+        if "dp:release_id" in copied.get("attributes", {}) and name not in names:
+            raise VerificationFailed(
+                f"{name!r} says that it was released, and the card does not describe it; restore"
+                " the card from a copy"
+            )
 
 
 def _layout_of(array: Released | ArrayFacts) -> Layout:

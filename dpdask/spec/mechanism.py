@@ -197,11 +197,17 @@ class KNormSection(MechanismSection):
 
 @MECHANISMS.register
 class AutoSection(MechanismSection):
-    """``auto``: the certified mechanism with the least released error, by public values alone."""
+    """``auto``: the certified mechanism with the least released error, by public values alone.
+
+    Args:
+        name: The name of the mechanism.
+        laplace: Whether Laplace noise may be chosen; never for several variables.
+    """
 
     counts_beside: ClassVar[bool] = True
 
     name: Literal["auto"]
+    laplace: bool = True
 
 
 @MECHANISMS.register

@@ -30,10 +30,12 @@ class QuerySection(NamedSection):
     """The base of every section under ``query``.
 
     ``takes_steps`` says whether the source is a stack of per-step results, to which
-    ``composition`` applies.
+    ``composition`` applies; ``takes_variables`` whether it may be asked of several arrays in one
+    release.
     """
 
     takes_steps: ClassVar[bool] = False
+    takes_variables: ClassVar[bool] = False
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -50,6 +52,8 @@ Query = Annotated[QuerySection, QUERIES]
 @QUERIES.register
 class IdentitySection(QuerySection):
     """``identity``: the tensor itself."""
+
+    takes_variables: ClassVar[bool] = True
 
     name: Literal["identity"]
 
@@ -73,6 +77,8 @@ GroupBy = GroupBySection | Annotated[list[GroupBySection], Field(min_length=1)]
 class SumSection(QuerySection):
     """``sum`` over records, by group where ``by`` says so."""
 
+    takes_variables: ClassVar[bool] = True
+
     name: Literal["sum"]
     by: GroupBy | None = None
 
@@ -80,6 +86,8 @@ class SumSection(QuerySection):
 @QUERIES.register
 class MeanSection(QuerySection):
     """``mean`` over records, by group where ``by`` says so."""
+
+    takes_variables: ClassVar[bool] = True
 
     name: Literal["mean"]
     by: GroupBy | None = None

@@ -39,6 +39,7 @@ __all__ = [
     "SourceSection",
     "StackSection",
     "TlsSection",
+    "VariableSection",
     "WindowSection",
 ]
 
@@ -82,35 +83,6 @@ class CoarsenSection(Section):
         return self
 
 
-class SourceSection(Section):
-    """``source``: the sensitive array, Zarr v2 or v3.
-
-    Args:
-        url: A path, a file://, s3://, gs:// or memory:// URL, or a zip file.
-        array: The path of the array in it.
-        window: The part of the array to read; all of it where left out.
-        coarsen: How entries along a public dimension are added up first.
-        decode: Decode values by their CF attributes, as xarray does; false for the numbers as they
-            are stored.
-        options: Options of the storage.
-    """
-
-    url: Annotated[Url, Field(min_length=1)]
-    array: str = ""
-    window: WindowSection | None = None
-    coarsen: CoarsenSection | None = None
-    decode: bool = True
-    options: StorageOptions
-
-
-class OutputSection(Section):
-    """``output``: a new group with the released array in it."""
-
-    url: Annotated[Url, Field(min_length=1)]
-    array: ArrayName = "data"
-    options: StorageOptions
-
-
 class CenterSection(Section):
     """A ``center`` that is an array of one record's shape: an earlier release.
 
@@ -124,6 +96,71 @@ class CenterSection(Section):
     url: Annotated[Url, Field(min_length=1)]
     array: Annotated[str, Field(min_length=1)]
     public: bool = False
+    options: StorageOptions
+
+
+class VariableSection(Section):
+    """One of ``source.arrays``: what is its own; all else is that of ``privacy_unit``.
+
+    A variable with a clip norm or ranges of its own takes neither bound nor centre from there.
+
+    Args:
+        l2_clip_norm: The l2 norm to which its part of every record is clipped.
+        ranges: Public ranges to which its entries are clamped.
+        feature_dim: The dimension along which the ranges lie.
+        center: The public point that its records are measured from.
+        missing: What a missing entry does.
+        expected_distance: How far a mean is expected from the centre.
+        share: Its share of the budget's squared mu; those of all variables add up to 1. Where left
+            out, noise is the same in proportion to the bounds.
+    """
+
+    l2_clip_norm: Number | None = None
+    ranges: Ranges | None = None
+    feature_dim: Dimension | None = None
+    center: Number | Vector | CenterSection | None = None
+    missing: Literal["center", "count"] | None = None
+    expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
+    share: Annotated[Number, Field(gt=0, le=1)] | None = None
+
+
+class SourceSection(Section):
+    """``source``: the sensitive array, or several of one group; Zarr v2 or v3.
+
+    Args:
+        url: A path, a file://, s3://, gs:// or memory:// URL, or a zip file.
+        array: The path of the array in it.
+        arrays: Several arrays of the group instead, by name, each with what is its own of the
+            bound.
+        window: The part of the array to read; all of it where left out.
+        coarsen: How entries along a public dimension are added up first.
+        decode: Decode values by their CF attributes, as xarray does; false for the numbers as they
+            are stored.
+        options: Options of the storage.
+    """
+
+    url: Annotated[Url, Field(min_length=1)]
+    array: str = ""
+    arrays: Annotated[dict[ArrayName, VariableSection], Field(min_length=1)] | None = None
+    window: WindowSection | None = None
+    coarsen: CoarsenSection | None = None
+    decode: bool = True
+    options: StorageOptions
+
+    @field_validator("arrays", mode="before")
+    @classmethod
+    def _take_a_bare_name(cls, value: object) -> object:
+        """A variable without anything of its own may be left empty."""
+        if not isinstance(value, dict):
+            return value
+        return {name: {} if own is None else own for name, own in value.items()}
+
+
+class OutputSection(Section):
+    """``output``: a new group with the released array in it."""
+
+    url: Annotated[Url, Field(min_length=1)]
+    array: ArrayName = "data"
     options: StorageOptions
 
 
@@ -296,4 +333,16 @@ class ReleaseSpec(Section):
     def _check_output_is_not_the_source(self) -> ReleaseSpec:
         if self.source.url.rstrip("/") == self.output.url.rstrip("/"):
             raise ValueError("output.url is the source; publish somewhere else")
+        return self
+
+    @model_validator(mode="after")
+    def _check_one_or_several(self) -> ReleaseSpec:
+        if self.source.arrays is None:
+            return self
+        if self.source.array:
+            raise ValueError("source.array and source.arrays are both given; give one of them")
+        if "array" in self.output.model_fields_set:
+            raise ValueError(
+                "output.array names one array, and those of source.arrays keep their names; drop it"
+            )
         return self

@@ -42,27 +42,23 @@ Coordinate = tuple[str, Array, tuple[str, ...], Json]
 
 
 def release_documents(
-    layout: Layout,
+    arrays: Iterable[tuple[Layout, Json, Array | None]],
     *,
     group_attributes: Json,
-    array_attributes: Json,
     coordinates: Iterable[Coordinate],
     card_arrays: Mapping[str, Array],
-    beside: Iterable[tuple[Layout, Json, Array | None]] = (),
 ) -> dict[str, bytes]:
     """Return every object of the group except the released chunks and the manifest.
 
     These are metadata documents, consolidated, and small arrays.
 
     Args:
-        layout: the released array.
+        arrays: the released arrays, each with its attributes, and its values where they are
+            constants.
         group_attributes: the card, and the group's other attributes.
-        array_attributes: the released array's attributes.
-        coordinates: arrays beside it that were declared public.
+        coordinates: arrays beside them that were declared public.
         card_arrays: numbers of the noise that are too many for the card, by name; they are put
             into a subgroup of their own.
-        beside: further released arrays, each with its attributes, and its values where they are
-            constants.
     """
     import zarr
     from zarr.storage import MemoryStore
@@ -74,9 +70,8 @@ def release_documents(
         warnings.simplefilter("ignore")
         zarr.create_group(store, attributes=group_attributes)
         zarr.create_group(store, path=CARD_ARRAYS)
-        layout.create(store, layout.name, array_attributes)
-        for other, attributes, constant in beside:
-            created = other.create(store, other.name, attributes)
+        for layout, attributes, constant in arrays:
+            created = layout.create(store, layout.name, attributes)
             if constant is not None:
                 created[...] = constant
         for name, values, dimensions, attributes in coordinates:

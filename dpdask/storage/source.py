@@ -311,6 +311,10 @@ class SourceArray:
                     " copy"
                 )
 
+    def has_attribute(self, name: str) -> bool:
+        """Return whether the array has an attribute of this name."""
+        return name in self._array().attrs
+
     def attributes(self, names: list[str]) -> Json:
         """Return the named attributes; a missing one is an error."""
         attributes = dict(self._array().attrs)

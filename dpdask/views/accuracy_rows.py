@@ -81,19 +81,24 @@ def epsilon_rows(choices: Sequence[Json]) -> list[Record]:
 
 
 def _epsilon_record(choice: Json) -> Record:
-    error = choice["expected_error"]
+    figures = _figure_rows(choice) if "variables" not in choice else []
+    for name, variable in choice.get("variables", {}).items():
+        figures += [Row(f"{name}: {row.label}", row.value) for row in _figure_rows(variable)]
+    return [Row("epsilon", f"{choice['epsilon']:g}"), *figures, _budget_row(choice)]
+
+
+def _figure_rows(variable: Json) -> list[Row]:
+    error = variable["expected_error"]
     divided = " / n" if error["divided_by_count"] else ""
-    record = [
-        Row("epsilon", f"{choice['epsilon']:g}"),
-        Row("mechanism", choice["mechanism"]),
+    rows = [
+        Row("mechanism", variable["mechanism"]),
         Row("standard deviation", number_text(error["entry_std"]) + divided),
         Row("95 % of entries within", f"{_half_width(error) or 'unknown'}{divided}"),
     ]
     at = error["at_public_count"]
     if at is not None:
-        record.append(Row(f"at n = {_count(at)}", _half_width(at)))
-    record.append(_budget_row(choice))
-    return record
+        rows.append(Row(f"at n = {_count(at)}", _half_width(at)))
+    return rows
 
 
 def _budget_row(choice: Json) -> Row:

@@ -8,7 +8,8 @@ from dpdask.types import Json
 from dpdask.views.rows import Row, shape_text, verdict
 
 if TYPE_CHECKING:  # describing a mechanism needs no release
-    from dpdask.releases.card import Composition, ReleaseCard, Unit
+    from dpdask.releases.card import ReleaseCard
+    from dpdask.releases.card_sections import Composition, Unit
 
 __all__ = ["card_rows", "clamping_rows"]
 
@@ -41,6 +42,8 @@ def _optional(label: str, value: str | None) -> list[Row]:
 
 def _answer_rows(card: ReleaseCard) -> list[Row]:
     """Return what was released, whom it protects and how noise was added."""
+    if card.further_variables:
+        return _variable_rows(card)
     released = card.released
     return [
         Row("array", f"{released.array}: {shape_text(released.shape)} {released.dtype}"),
@@ -52,6 +55,21 @@ def _answer_rows(card: ReleaseCard) -> list[Row]:
         Row("noise", f"{card.noise['name']}, {_spread(card)}"),
         Row("exact", "yes" if card.grid["exact"] else "no: drawn in floating point"),
     ]
+
+
+def _variable_rows(card: ReleaseCard) -> list[Row]:
+    """Return one row for each of several variables, and what they share."""
+    variables = card.each_variable()
+    rows = [Row("query", card.query["name"])]
+    for own in variables:
+        released = own.released
+        text = (
+            f"{shape_text(released.shape)} {released.dtype}; {_protected(own.privacy_unit)};"
+            f" {own.mechanism['name']}: {own.noise['name']}, {_spread(own)}"
+        )
+        rows.append(Row(released.array, f"{text}; {100 * (own.share or 0):.3g} % of mu^2"))
+    exact = all(own.grid["exact"] for own in variables)
+    return [*rows, Row("exact", "yes" if exact else "no: drawn in floating point")]
 
 
 def _spread(card: ReleaseCard) -> str:

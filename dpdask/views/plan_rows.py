@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dpdask.figures import number_text
 from dpdask.types import Json
 from dpdask.views.accuracy_rows import accuracy_rows
@@ -18,10 +20,7 @@ def plan_rows(plan: Json) -> list[Row]:
     ``plan`` is what :meth:`dpdask.planning.ReleasePlan.to_dict` returns.
     """
     return [
-        Row("source", _array(plan["source"])),
-        Row("decodes", plan["decodes"]),
-        Row("protects", plan["protects"]),
-        *_optional("missing", plan["missing"]),
+        *_of_variables(plan, _source_rows),
         *public_plan_rows(plan),
         Row(
             "reads, writes",
@@ -38,18 +37,49 @@ def public_plan_rows(plan: Json) -> list[Row]:
     itself will show the rest.
     """
     return [
-        Row("query", plan["query"]["name"]),
-        *_optional("groups", plan["groups"]),
-        *_optional("centre", plan["center"]),
-        Row("output", _array(plan["output"])),
-        Row("sensitivity", f"{number_text(plan['sensitivity'])} (l2, of the answer)"),
-        *clamping_rows(plan["bound"]),
-        *_choice_rows(plan["mechanism"]),
-        *accuracy_rows(plan["expected_error"], plan["bound"]),
+        *_of_variables(plan, _answer_rows),
         *_guarantee_rows(plan["guarantee"]),
         *_ledger_rows(plan["ledger"]),
-        Row("work", _work(plan["tiles"], plan["tile_shape"])),
+        *_of_variables(plan, _work_rows),
     ]
+
+
+def _of_variables(plan: Json, rows_of: Callable[[Json], list[Row]]) -> list[Row]:
+    """Return rows of the only variable, or of each, their labels beginning with its name."""
+    if "variables" not in plan:
+        return rows_of(plan)
+    return [
+        Row(f"{name} {row.label}", row.value, row.emphasis)
+        for name, variable in plan["variables"].items()
+        for row in rows_of(variable)
+    ]
+
+
+def _source_rows(variable: Json) -> list[Row]:
+    return [
+        Row("source", _array(variable["source"])),
+        Row("decodes", variable["decodes"]),
+        Row("protects", variable["protects"]),
+        *_optional("missing", variable["missing"]),
+    ]
+
+
+def _answer_rows(variable: Json) -> list[Row]:
+    return [
+        Row("query", variable["query"]["name"]),
+        *_optional("groups", variable["groups"]),
+        *_optional("centre", variable["center"]),
+        Row("output", _array(variable["output"])),
+        Row("sensitivity", f"{number_text(variable['sensitivity'])} (l2, of the answer)"),
+        *clamping_rows(variable["bound"]),
+        *_choice_rows(variable["mechanism"]),
+        *accuracy_rows(variable["expected_error"], variable["bound"]),
+    ]
+
+
+def _work_rows(variable: Json) -> list[Row]:
+    tiles, shape = variable["tiles"], shape_text(variable["tile_shape"])
+    return [Row("work", f"{tiles} {'tile' if tiles == 1 else 'tiles'} of {shape}")]
 
 
 def _optional(label: str, value: str | None) -> list[Row]:
@@ -66,10 +96,6 @@ def _choice_rows(mechanism: Json) -> list[Row]:
 def _array(array: Json) -> str:
     chunks = shape_text(array["chunks"])
     return f"{shape_text(array['shape'])} {array['dtype']}, chunks {chunks}"
-
-
-def _work(tiles: int, tile_shape: list[int]) -> str:
-    return f"{tiles} {'tile' if tiles == 1 else 'tiles'} of {shape_text(tile_shape)}"
 
 
 def _guarantee_rows(guarantee: Json) -> list[Row]:

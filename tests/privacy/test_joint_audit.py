@@ -6,10 +6,8 @@ that this pair shows; it must not exceed the verified one.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,10 @@ import numpy as np
 import pytest
 import zarr
 
-from dpdask import execution
-from dpdask.execution import InlineExecutor
-from dpdask.keystream import ReleaseKey
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.planning.verified import recorded_answer, verified_step
-from dpdask.queries import CountedMean
-from dpdask.queries.base import COUNT, DATA, NOISE_STD
 from dpdask.spec import parse_release_spec
-from dpdask.storage import Publisher, open_storage
-from tests.privacy.audit import _decoded
+from tests.privacy.parts import noisy_integers, squared_distance
 
 Values = np.ndarray[Any, Any]
 KEY = bytes(range(32))
@@ -47,16 +39,6 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "ranges-per-feature": {"ranges": [[250, 320], [0, 320], [250, 2000]]},
     "clip": {"l2_clip_norm": 30.0, "center": 285.0},
 }
-
-
-class _Parts(CountedMean):
-    """The noisy parts themselves, before anything is computed from them."""
-
-    def release(
-        self, noisy: Mapping[str, Values], stds: Mapping[str, float], box: Any
-    ) -> dict[str, Values]:
-        whole = {NOISE_STD: np.zeros_like(noisy[DATA]), **noisy}
-        return {name: whole[name] for name in (DATA, COUNT, NOISE_STD) if name in whole}
 
 
 def _plan(folder: Path, query: Any, unit: dict[str, Any]) -> ReleasePlan:
@@ -83,46 +65,9 @@ def _write(folder: Path, values: Values, labels: Values) -> None:
         )
 
 
-def _integers(plan: ReleasePlan) -> dict[str, Values]:
-    """The integers of every part, noise included."""
-    query = plan.data.query
-    fields = {field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
-    component = dataclasses.replace(plan.data, query=_Parts(**fields))
-    variable = plan.only.answering(component)
-    plan = dataclasses.replace(plan, variables=(variable,), fingerprint="ab" * 32)
-    place = open_storage(f"memory://joint-{id(plan)}")
-    staging = Publisher.of(place, "audit")
-    executor, quiet = InlineExecutor(), lambda _progress: None
-    intermediates = execution.prepare(executor, plan, variable, quiet)
-    work = execution.TileWork(plan, variable, intermediates, staging)
-    for written in execution.write(executor, [work], ReleaseKey(KEY), set(), quiet):
-        assert not written.conflicts
-    steps = {DATA: component.privatizer.step} | {
-        part.name: part.privatizer.step for part in component.parts
-    }
-    found = {}
-    for name, layout in zip(
-        (DATA, *(array.suffix for array in query.arrays_beside)), plan.layouts, strict=True
-    ):
-        if name == NOISE_STD:
-            continue
-        out = np.empty(layout.shape)
-        for index in layout.indices():
-            out[layout.region(index)] = _decoded(
-                layout, index, staging.data.read(layout.key(index)) or b""
-            )
-        found[name] = np.rint(out / steps[name])
-        np.testing.assert_allclose(out / steps[name], found[name], atol=0.2)
-    place.delete()
-    return found
-
-
 def _distance(plan: ReleasePlan, one: dict[str, Values], two: dict[str, Values]) -> float:
     """The distance of two outputs in standard deviations of each part's noise."""
-    per_sigma = {DATA: plan.data.privatizer.to_dict()["steps_per_sigma"]} | {
-        part.name: part.privatizer.to_dict()["steps_per_sigma"] for part in plan.data.parts
-    }
-    return math.sqrt(sum(float(np.sum(((one[n] - two[n]) / per_sigma[n]) ** 2)) for n in one))
+    return math.sqrt(squared_distance(plan.only, one, two))
 
 
 COUNTED = [  # the other combination has no counts, and is in the audit of plain sums
@@ -158,7 +103,7 @@ def test_no_neighbours_differ_by_more_than_was_verified(
     for x, g in versions:
         _write(tmp_path, x, g)
         plan = _plan(tmp_path, query, unit)
-        runs.append(_integers(plan))
+        runs.append(noisy_integers(plan, plan.only))
     profile = verified_step(recorded_answer(plan.data))
     mu = profile.mu  # type: ignore[union-attr]
     pairs = (

@@ -88,6 +88,39 @@ def test_killed_driver_gives_identical_bytes_charged_once(begun: tuple[Workspace
         verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_a_driver_killed_between_two_variables_gives_identical_bytes(
+    space: Workspace, share: float
+) -> None:
+    for name, shape in {"t2m": (16, 4, 3), "pr": (16, 4), "ws": (16, 4, 3)}.items():
+        zarr.create_array(
+            space.folder / "source.zarr",
+            name=name,
+            data=np.random.default_rng(len(name)).normal(10, 1, shape),
+            dimension_names=("time", "lat", "lon")[: len(shape)],
+        )
+    spec = space.write_spec(
+        source={
+            "url": str(space.folder / "source.zarr"),
+            "arrays": {"t2m": None, "pr": {"l2_clip_norm": 30.0}, "ws": {"missing": "count"}},
+        },
+        privacy_unit={"record_dim": "time", "ranges": [0, 20], "missing": "center"},
+        query="mean",
+        mechanism="auto",
+    )
+    killed_at("key", 0, spec)
+    kept = state(space.folder)
+    resume(spec)
+    whole = contents(space.folder / "out.zarr")
+    restore(space.folder, kept)
+    killed_at("tiles", share, spec, "resume")
+    assert not (space.folder / "out.zarr").exists()
+    resume(spec)
+    assert contents(space.folder / "out.zarr") == whole
+    assert len(space.ledger.state("people").releases) == 1
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
 CUT_SHORT = """
 import os, signal, sys
 from dpdask.releases.api import resume
