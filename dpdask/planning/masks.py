@@ -38,14 +38,30 @@ def open_mask(
         raise StoreError(f"{label} cannot be opened: {error}") from None
     mask = _windowed(mask, source)
     axes = _axes(label, mask, layout)
-    record = None if query.units_axis is None else released_axis(query, query.units_axis)
-    if record in axes and not records_are_public:
+    along = _record_dimension(mask, axes, source, query, layout)
+    if along is not None and (query.summed or not records_are_public):
+        way_out = "" if query.summed else ", or set publish.records_are_public: true"
         raise StoreError(
-            f"{label} lies along the record dimension {layout.dimension_names[record or 0]!r}, so"
-            " it would tell something of every record; drop it, or set"
-            " publish.records_are_public: true"
+            f"{label} lies along the record dimension {along!r}, so it would tell something of"
+            f" every record; drop it{way_out}"
         )
     return mask, axes
+
+
+def _record_dimension(
+    mask: SourceArray, axes: tuple[int, ...], source: SourceArray, query: Query, layout: Layout
+) -> str | None:
+    """Return the name of the records' dimension, in the result or in the source, if a mask has it.
+
+    A summed result may call another dimension as the source calls that of its records.
+    """
+    if query.units_axis is None:
+        return None
+    released = released_axis(query, query.units_axis)
+    if released is not None:
+        return layout.dimension_names[released] if released in axes else None
+    own = None if source.dimension_names is None else source.dimension_names[query.units_axis]
+    return own if own in (mask.dimension_names or ()) else None
 
 
 def read_public_arrays(plan: ReleasePlan) -> None:

@@ -164,3 +164,20 @@ def test_labels_of_records_never_coarsen_a_public_dimension(
     spec["source"]["coarsen"]["array"] = "month"
     space.release(**spec)
     assert space.values(array="month").tolist() == [1, 2]
+
+
+def test_a_mask_along_the_records_is_refused_whatever_the_result_is_called(
+    space: Workspace,
+) -> None:
+    """As many records as features, and the result's dimension called as that of the records."""
+    space.source(np.zeros((3, 3)), dimension_names=["flight", "k"])
+    space.source(np.array([0, 1, 0]), name="late", dimension_names=["flight"])
+    space.source(np.array([0, 1, 0]), name="land", dimension_names=["k"])
+    unit = {"record_dim": "flight", "ranges": [0, 1], "missing": "center"}
+    named = {"dimension_names": ["flight"], "layers": [{"name": "masked", "mask": "late"}]}
+    with pytest.raises(StoreError, match="lies along the record dimension 'flight'"):
+        space.release(query="sum", privacy_unit=unit, publish=named)
+    assert space.spent() == 0
+    public = {"layers": [{"name": "masked", "mask": "land"}]}
+    space.release(query="sum", privacy_unit=unit, publish=public)
+    assert np.isnan(space.values(array="data_masked")).tolist() == [True, False, True]
