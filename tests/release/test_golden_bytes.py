@@ -99,6 +99,15 @@ CASES: dict[str, dict[str, Any]] = {
             "columns": [2, 5],
         },
     },
+    "histogram-by-group": {
+        "privacy_unit": {"record_dim": 0},
+        "query": {
+            "name": "histogram",
+            "edges": [[-0.5, 0, 0.1, 0.5]],
+            "columns": [2],
+            "by": {"array": "group", "groups": [2, 0]},
+        },
+    },
     "histogram-kronecker": {
         "privacy_unit": {"record_dim": 0},
         "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},
@@ -175,6 +184,7 @@ def _digest(staged: dict[str, bytes]) -> str:
 
 def _source(space: Workspace) -> None:
     space.source(np.random.default_rng(7).standard_normal((60, 8)) * 0.3, chunks=(13, 3))
+    space.source(np.arange(60) % 4, name="group", chunks=(11,))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 import pytest
 import zarr
 
-from dpdask.errors import SourceChanged, StoreError
+from dpdask.errors import SourceChanged, StoreError, VerificationFailed
 from dpdask.planning import ReleasePlan, make_plan, memory
 from dpdask.releases.api import release
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
+from tests.support.forging import rewrite_card, scale_noise_std
 from tests.support.workspace import Workspace
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -136,6 +138,63 @@ def test_a_table_takes_the_longest_chunks_of_its_arrays(space: Workspace) -> Non
     assert plan.source.chunks == (48,)
     assert plan.source_bytes == 64 * (8 + 12 + 8)
     assert plan.read_bytes == plan.source_bytes
+
+
+def test_task_sizes_threads_and_chunkings_never_change_a_byte(space: Workspace) -> None:
+    staged = []
+    for chunks, compute in (
+        ((200,), {"cluster": "inline"}),
+        ((7,), {"threads": 2, "task_size": 100}),
+        ((64,), {"threads": 3, "task_size": 2000}),
+    ):
+        write_table(space, 200, chunks=chunks)
+        staged.append(
+            space.staged(**spec_of(space, compute=compute, publish={"chunks": [1, 2, 1]}))
+        )
+    assert len(staged[0]) == 4
+    assert all(again == staged[0] for again in staged[1:])
+
+
+def _half_l1(card: dict[str, Any]) -> None:
+    held = card["sensitivity"]["set"]["configuration"]
+    held["l1_radius"] /= 2
+    held["l2"] = card["sensitivity"]["l2"] = 1.0
+
+
+def _quieter(card: dict[str, Any]) -> None:
+    by = 1 - 1e-6
+    card["noise"]["configuration"]["scale"] *= by
+    card["grid"]["step"] *= by
+    scale_noise_std(card, by)
+
+
+SHAPE, SMALL, NOISE = (
+    "does not go with its query",
+    "smaller than what its bound",
+    "smaller than its",
+)
+FORGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "fewer categories": (lambda card: card["query"]["axes"][2]["groups"].pop(), SHAPE),
+    "fewer bins": (lambda card: card["query"]["axes"][1]["edges"].pop(), SHAPE),
+    "no groups": (lambda card: card["query"]["axes"].pop(0), SHAPE),
+    "half the sensitivity": (_half_l1, SMALL),
+    "more records": (
+        lambda card: card["privacy_unit"].update(max_contributions=2, contributions="declared"),
+        SMALL,
+    ),
+    "a little less noise": (_quieter, NOISE),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_forged_card_does_not_verify(space: Workspace, forgery: str) -> None:
+    write_table(space, 64)
+    release(spec_of(space))
+    verify_release(str(space.folder / "out.zarr"))
+    change, text = FORGED[forgery]
+    rewrite_card(space.folder / "out.zarr", change)
+    with pytest.raises(VerificationFailed, match=text):
+        verify_release(str(space.folder / "out.zarr"))
 
 
 RELEASE = """
