@@ -36,7 +36,7 @@ def protected_text(query: Query, names: tuple[str, ...] | None) -> str:
         whom = "what the caller declares" if query.bound is None else "the whole tensor"
         return f"{whom}; {adjacency}"
     count = query.source_shape[axis]
-    values = math.prod(n for i, n in enumerate(query.source_shape) if i != axis)
+    values = query.values_per_record
     whom = f"one record of {count:,} along axis {axis}"
     if names is not None:
         whom = f"one {names[axis]} of {count:,}"

@@ -109,6 +109,12 @@ class Query(abc.ABC):
         return "count as the centre"
 
     @property
+    def values_per_record(self) -> int:
+        """How many values of the source one record has."""
+        axes = enumerate(self.source_shape)
+        return math.prod(length for axis, length in axes if axis != self.units_axis)
+
+    @property
     def labels(self) -> dict[str, tuple[int | str, ...] | None]:
         """The arrays of one entry per record that the query reads beside the source: their groups,
         None for numbers.

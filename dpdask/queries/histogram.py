@@ -45,6 +45,11 @@ class Histogram(SummedQuery):
         return tuple(axis.column for axis in self.axes if isinstance(axis, ColumnBins))
 
     @property
+    def values_per_record(self) -> int:
+        """One of every array, where arrays are counted by name."""
+        return super().values_per_record if self.columns else len(self.labels)
+
+    @property
     def labels(self) -> dict[str, tuple[int | str, ...] | None]:
         """The arrays that are counted beside the source."""
         return {name: groups for axis in self.axes for name, groups in axis.labels.items()}

@@ -25,7 +25,7 @@ from dpdask.storage.opened import (
     window_objects,
 )
 from dpdask.storage.opening import arrays_beside
-from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
+from dpdask.storage.zarr_types import ZarrArray, metadata_of, open_zarr_array
 from dpdask.types import Array, Floats, Integers
 
 __all__ = ["Group", "LabelArray", "open_labels"]
@@ -76,6 +76,12 @@ class LabelArray:
         """Whether labels are yes or no, stored as booleans or as xarray stores them."""
         by_attribute = self.decoding is not None and self.decoding.boolean
         return self.dtype == "|b1" or by_attribute
+
+    @property
+    def may_miss_values(self) -> bool:
+        """Whether a label may be missing: NaN, or declared so by attributes."""
+        declared = self.decoding is not None and self.decoding.declares_missing
+        return declared or bool(self.missing_text) or np.dtype(self.dtype).kind == "f"
 
     @property
     def address_digest(self) -> str:
@@ -141,7 +147,7 @@ class LabelArray:
         first = 0 if self.window is None else self.window[0]
         window = (first + start, first + stop)
         document = {
-            **self._array().metadata.to_dict(),
+            **metadata_of(self._array()),
             "shape": [],
             "attributes": {},
             "window": window,
@@ -297,7 +303,7 @@ def open_labels(
         path=path,
         length=array.shape[0],
         dtype=_label_type(array, path, key, decode=decode),
-        metadata_digest=schema_digest(array.metadata.to_dict()),
+        metadata_digest=schema_digest(metadata_of(array)),
         decoding=read_decoding(array, f"{key}: {path!r}") if numbers else None,
         missing_text=_missing_text(array) if is_text and decode else (),
     )

@@ -39,6 +39,11 @@ class RecordTable(LabelledSource):
         return 0
 
     @property
+    def may_miss_values(self) -> bool:
+        """Whether an entry of some array may be missing."""
+        return any(labels.may_miss_values for _, labels in self.labels)
+
+    @property
     def stored_bytes(self) -> int:
         """The size of the arrays, uncompressed."""
         return self._labels_stored

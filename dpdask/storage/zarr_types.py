@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,7 +14,7 @@ from dpdask.types import Array, Json, Region, Shape
 if TYPE_CHECKING:
     from zarr.abc.store import Store
 
-__all__ = ["ZarrArray", "ZarrGroup", "ZarrMetadata", "open_zarr_array"]
+__all__ = ["ZarrArray", "ZarrGroup", "ZarrMetadata", "metadata_of", "open_zarr_array"]
 
 
 class ZarrMetadata(Protocol):
@@ -89,5 +91,24 @@ def open_zarr_array(store: Store, path: str) -> ZarrArray:
     """Open an array for reading."""
     import zarr
 
-    opened: ZarrArray = zarr.open_array(store=store, path=path, mode="r")  # type: ignore[assignment]
+    with _without_unstable_types():
+        opened: ZarrArray = zarr.open_array(store=store, path=path, mode="r")  # type: ignore[assignment]
     return opened
+
+
+def metadata_of(array: ZarrArray) -> Json:
+    """Return the metadata document of an array."""
+    with _without_unstable_types():
+        return array.metadata.to_dict()
+
+
+@contextlib.contextmanager
+def _without_unstable_types() -> Iterator[None]:
+    """Keep zarr from warning of text of fixed length, which it and xarray write as Zarr v3, but
+    which Zarr's specification does not have.
+    """
+    from zarr.errors import UnstableSpecificationWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnstableSpecificationWarning)
+        yield

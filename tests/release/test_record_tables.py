@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,25 @@ def test_a_table_takes_the_longest_chunks_of_its_arrays(space: Workspace) -> Non
     assert plan.source.chunks == (48,)
     assert plan.source_bytes == 64 * (8 + 12 + 8)
     assert plan.read_bytes == plan.source_bytes
+
+
+def test_a_plan_tells_what_it_reads_of_a_record(space: Workspace) -> None:
+    write_table(space, 64)
+    document = plan_of(space).to_dict()
+    assert document["protects"].startswith("one flight of 64 (3 values each)")
+    assert document["decodes"] == "group: int64 as stored; delay: float64 as stored; origin: text"
+    assert document["missing"] == "a record with one is not counted"
+    edges = {"origin": EDGES["origin"]}
+    whole = plan_of(space, query={"name": "histogram", "edges": edges, "by": BY}).to_dict()
+    assert whole["missing"] is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_text_of_fixed_length_is_planned_without_a_warning(space: Workspace) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        write_table(space, 64)
+    plan_of(space)
 
 
 def test_task_sizes_threads_and_chunkings_never_change_a_byte(space: Workspace) -> None:
