@@ -108,6 +108,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "counts": check_counts,
     "images": check_images,
     "covariance-and-pca": check_covariance,
+    "several-variables": check_variables,
     "choosing": lambda: None,
 }
 
