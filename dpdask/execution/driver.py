@@ -213,16 +213,24 @@ def verify(
         on_progress: Called as tasks finish.
     """
     bad: list[str] = []
-    staged = [(work, layout) for work in works for layout in work.variable.layouts]
-    for work, layout in staged:
+    pieces = [
+        piece for work in works for piece in _chunks_to_check(executor, work, entries, earlier)
+    ]
+    total = sum(len(chunks) for _, _, chunks in pieces)
+    for done, keys_of_bad in enumerate(executor.map_unordered(tasks.check_chunks, pieces), 1):
+        bad += keys_of_bad
+        on_progress(Progress("verify", total * done // len(pieces), total))
+    return bad
+
+
+def _chunks_to_check(
+    executor: Executor, work: TileWork, entries: dict[str, ManifestEntry], earlier: set[str]
+) -> Iterator[tuple[Publisher, Layout, list[tuple[Index, ManifestEntry, bool]]]]:
+    """Yield the staged write chunks of all arrays of a variable in tasks."""
+    for layout in work.variable.layouts:
         keys = ((index, layout.key(index)) for index in layout.indices())
         chunks = [(index, entries[key], key in earlier) for index, key in keys]
         that_fit = 4 * work.plan.spec.compute.task_size // max(1, layout.write_chunk_bytes)
         size = _per_task(executor, that_fit, len(chunks))
-        pieces = [chunks[start : start + size] for start in range(0, len(chunks), size)]
-        arguments = ((work.publisher, layout, piece) for piece in pieces)
-        checked = executor.map_unordered(tasks.check_chunks, arguments)
-        for done, keys_of_bad in enumerate(checked, 1):
-            bad += keys_of_bad
-            on_progress(Progress("verify", min(done * size, len(chunks)), len(chunks)))
-    return bad
+        for start in range(0, len(chunks), size):
+            yield work.publisher, layout, chunks[start : start + size]

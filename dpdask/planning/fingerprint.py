@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -135,7 +136,9 @@ def _digest(payload: Json) -> str:
 def software_versions() -> dict[str, str]:
     """Return the versions of what computes a release."""
     names = ("dpdask", "numpy", "scipy", "numba", "zarr", "dask", "distributed", "cryptography")
-    return {
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-    }
+    return {"python": platform.python_version(), **{name: _version(name) for name in names}}
+
+
+@functools.cache  # it reads and parses a file of each package
+def _version(name: str) -> str:
+    return importlib.metadata.version(name)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from dpdask.privatizers.clipping import ENTRY_LIMIT, rows_of
+from dpdask.privatizers.clipping import ENTRY_LIMIT
 from dpdask.privatizers.exact_gaussian import ROUNDER
-from dpdask.types import Array, Floats, Integers
 
-__all__ = ["add_clamped_records", "add_clipped_records"]
+__all__ = ["add_clamped", "add_clipped"]
 
 _LIMIT = float(ENTRY_LIMIT)
 
@@ -20,8 +19,14 @@ _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
 @_compiled
-def _add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
-    """Clamp distances from the centre, round them to the grid, add up by group."""
+def add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
+    """Clamp distances from the centre, round them to the grid, add them up by group.
+
+    ``x`` holds records along its middle axis, ``codes`` the group of each, -1 for none. Along the
+    entries of a record lie ``center``, what is subtracted; ``fill``, what a missing entry (NaN)
+    counts as after that; ``low`` and ``high``, the bounds in steps; and by group ``totals``, the
+    sums in steps, and ``counts``, the numbers of present entries. No value can make it raise.
+    """
     for o in range(x.shape[0]):
         for r in range(x.shape[1]):
             group = codes[r]
@@ -42,8 +47,11 @@ def _add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
 
 
 @_compiled
-def _add_clipped(x, codes, center, factors, inverse, totals, counts):
-    """Round distances from the centre to the grid, shrink them towards 0, add up by group."""
+def add_clipped(x, codes, center, factors, inverse, totals, counts):
+    """Round distances from the centre to the grid, shrink them towards 0, add them up by group.
+
+    As :func:`add_clamped`; ``factors`` shrink records, and a missing entry lies at the centre.
+    """
     for o in range(x.shape[0]):
         for r in range(x.shape[1]):
             group = codes[r]
@@ -61,70 +69,3 @@ def _add_clipped(x, codes, center, factors, inverse, totals, counts):
                 q = min(max(q, -_LIMIT), _LIMIT)
                 sums[i] += np.int64(((q + ROUNDER) - ROUNDER) * factor)  # rounds towards 0
                 present[i] += np.int64(there)
-
-
-def add_clamped_records(
-    block: Array,
-    codes: Integers,
-    *,
-    record_axis: int,
-    groups: int,
-    center: Floats,
-    fill: Floats,
-    low: Floats,
-    high: Floats,
-    step: float,
-) -> tuple[Integers, Integers]:
-    """Return by group the sums of clamped records, in steps, and the numbers of present entries.
-
-    No value can make it raise.
-
-    Args:
-        block: Some entries of some records.
-        codes: The group of every record, -1 for none.
-        record_axis: The axis along which records lie.
-        groups: How many groups there are.
-        center: What is subtracted from every entry of a record, in C order.
-        fill: What a missing entry (NaN) counts as, after that.
-        low: The least distance from the centre, in steps.
-        high: The largest one.
-        step: The step of the grid.
-    """
-    rows, totals, counts = _rows_and_sums(block, record_axis, groups)
-    _add_clamped(rows, codes, center, fill, low, high, 1 / step, totals, counts)
-    return totals, counts
-
-
-def add_clipped_records(
-    block: Array,
-    codes: Integers,
-    *,
-    record_axis: int,
-    groups: int,
-    center: Floats,
-    factors: Floats,
-    step: float,
-) -> tuple[Integers, Integers]:
-    """Return by group the sums of clipped records, in steps, and the numbers of present entries.
-
-    A missing entry (NaN) lies at the centre. No value can make it raise.
-
-    Args:
-        block: Some entries of some records.
-        codes: The group of every record, -1 for none.
-        record_axis: The axis along which records lie.
-        groups: How many groups there are.
-        center: What is subtracted from every entry of a record, in C order.
-        factors: What every record is multiplied by then.
-        step: The step of the grid.
-    """
-    rows, totals, counts = _rows_and_sums(block, record_axis, groups)
-    _add_clipped(rows, codes, center, factors, 1 / step, totals, counts)
-    return totals, counts
-
-
-def _rows_and_sums(block: Array, record_axis: int, groups: int) -> tuple[Array, Integers, Integers]:
-    """Return records along the middle axis, and sums and counts of zero."""
-    outer, records, inner = rows_of(block.shape, record_axis)
-    totals, counts = np.zeros((2, groups, outer * inner), np.int64)
-    return np.ascontiguousarray(block).reshape(outer, records, inner), totals, counts

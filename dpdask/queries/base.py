@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -41,6 +41,9 @@ class Reader(Protocol):
 
     def read(self, box: Region) -> Array:
         """Return a region as a C-ordered array."""
+
+    def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
+        """Yield a region in parts along the records of ``axis``, each valid until the next one."""
 
     def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
         """Return the position of every record's label in ``groups``, -1 where it is not there."""

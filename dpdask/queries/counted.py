@@ -152,18 +152,17 @@ class CountedSum(Sum):
         """Return the sums of some records by group, and their counts."""
         inner = answer_box[-len(self.record_shape) :] if self.record_shape else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
-        block = source.read(box)
         if self.groups is None:
             codes = np.zeros(records.stop - records.start, np.int64)
         else:
             codes = self.groups.codes(source, records)
-        totals, present = exact_sum.rule().sums(
-            block, box, codes=codes, groups=self.group_count, factors=factors
+        added = self.record_sums(
+            source, exact_sum, box, codes=codes, factors=factors, groups=self.group_count
         )
         shape = tuple(part.stop - part.start for part in inner)
-        sums = {DATA: self._of_groups(totals, shape, answer_box)}
+        sums = {DATA: self._of_groups(added.totals, shape, answer_box)}
         if self.counting is Counting.ENTRIES:
-            sums[COUNT] = self._of_groups(present, shape, answer_box)
+            sums[COUNT] = self._of_groups(added.counts, shape, answer_box)
         elif self.counting is Counting.RECORDS:
             counts = np.bincount(codes[codes >= 0], minlength=self.group_count)
             sums[COUNT] = counts.astype(np.int64).reshape(self._group_shape)

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdask.privatizers.clipping import clip_factors, clipped_on_grid, on_grid, record_norms
+from dpdask.privatizers.clipping import (
+    clip_factors,
+    clipped_on_grid,
+    on_grid,
+    record_norms,
+    rows_of,
+)
 from dpdask.privatizers.grid import Grid
-from dpdask.privatizers.grouped_sums import add_clamped_records, add_clipped_records
+from dpdask.privatizers.grouped_sums import add_clamped, add_clipped
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.types import Array, Floats, Integers, Region, Shape
 
-__all__ = ["Clip", "Ranges", "RecordRule"]
+__all__ = ["Clip", "Ranges", "RecordRule", "RecordSums"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,63 +133,12 @@ class RecordRule:
             factors = clip_factors(norms, grid=self.grid)
         return clipped_on_grid(block, step=step, factors=factors, record_axis=axis)
 
-    def sums(
-        self,
-        block: Array,
-        region: Region,
-        *,
-        codes: Integers,
-        groups: int,
-        factors: Floats | None,
-    ) -> tuple[Integers, Integers]:
-        """Return the sums of :meth:`integers` by group, flat, and the numbers of present entries.
-
-        Args:
-            block: Some entries of some records.
-            region: The region of the source that the block is.
-            codes: The group of every record, -1 for none.
-            groups: How many groups there are.
-            factors: What clipped records are multiplied by; None computes it from whole records.
-        """
-        axis, step = self.record_axis, self.grid.step
-        one = tuple(1 if other == axis else size for other, size in enumerate(block.shape))
-        center = _spread(self.center.of(region), one)
-        if self.ranges is None:
-            if factors is None:
-                shifted = self.center.shifted(block, region)
-                norms = record_norms(shifted, record_axis=axis, step=step)
-                factors = clip_factors(norms, grid=self.grid)
-            return add_clipped_records(
-                block,
-                codes,
-                record_axis=axis,
-                groups=groups,
-                center=center,
-                factors=factors,
-                step=step,
-            )
-        low, high = (_spread(end, one) for end in self._ends(self.ranges, region, one))
-        fill = self.ranges.center.of(region)
-        if block.dtype.kind == "f" and self.center.zero:  # as `fill` writes it into the block
-            fill = fill.astype(block.dtype)
-        return add_clamped_records(
-            block,
-            codes,
-            record_axis=axis,
-            groups=groups,
-            center=center,
-            fill=_spread(fill, one),
-            low=low,
-            high=high,
-            step=step,
-        )
-
     def _clamped(self, block: Array, ranges: Ranges, region: Region) -> Floats:
         """Return entries clamped to their ranges, whose ends are rounded inwards."""
-        low, high = self._ends(ranges, region, block.shape)
+        low, high = self.ends(ranges, region, block.shape)
         return on_grid(block, step=self.grid.step, low=low, high=high)
 
-    def _ends(self, ranges: Ranges, region: Region, shape: Shape) -> tuple[Floats, Floats]:
+    def ends(self, ranges: Ranges, region: Region, shape: Shape) -> tuple[Floats, Floats]:
         """Return the ends of ranges in steps, rounded inwards, ready to broadcast."""
         steps_per_sigma = self.grid.steps_per_sigma
         inner = [
@@ -200,6 +155,58 @@ class RecordRule:
         low = _along([grid.low for grid in inner], axis, start, shape)
         high = _along([grid.high for grid in inner], axis, start, shape)
         return low, high
+
+
+class RecordSums:
+    """Sums of records by group, as :meth:`RecordRule.integers` rounds them, block after block."""
+
+    __slots__ = ("_bounds", "_center", "_region", "_rule", "counts", "totals")
+
+    totals: Integers
+    """The sums, flat, by group."""
+    counts: Integers
+    """The numbers of present entries."""
+
+    def __init__(self, rule: RecordRule, region: Region, *, groups: int) -> None:
+        """Begin with sums of zero.
+
+        Args:
+            rule: How records become integers.
+            region: The region of the source that all blocks together are.
+            groups: How many groups there are.
+        """
+        axis = rule.record_axis
+        sizes = (part.stop - part.start for part in region)
+        one = tuple(1 if other == axis else size for other, size in enumerate(sizes))
+        self._rule, self._region = rule, region
+        self._center = _spread(rule.center.of(region), one)
+        self._bounds: tuple[Floats, ...] = ()
+        if rule.ranges is not None:
+            ends = rule.ends(rule.ranges, region, one)
+            self._bounds = tuple(_spread(e, one) for e in (rule.ranges.center.of(region), *ends))
+        self.totals, self.counts = np.zeros((2, groups, math.prod(one)), np.int64)
+
+    def add(self, block: Array, codes: Integers, factors: Floats | None) -> None:
+        """Add some records.
+
+        Args:
+            block: All entries of some records that lie in the region.
+            codes: The group of every record, -1 for none.
+            factors: What clipped records are multiplied by; None computes it from whole records.
+        """
+        rule, step = self._rule, self._rule.grid.step
+        rows = np.ascontiguousarray(block).reshape(rows_of(block.shape, rule.record_axis))
+        if rule.ranges is None:
+            if factors is None:
+                shifted = rule.center.shifted(block, self._region)
+                norms = record_norms(shifted, record_axis=rule.record_axis, step=step)
+                factors = clip_factors(norms, grid=rule.grid)
+            add_clipped(rows, codes, self._center, factors, 1 / step, self.totals, self.counts)
+            return
+        fill, low, high = self._bounds
+        if block.dtype == np.float32 and rule.center.zero:  # as it is written into such a block
+            fill = fill.astype(np.float32).astype(np.float64)
+        add_clamped(rows, codes, self._center, fill, low, high, 1 / step, self.totals, self.counts)
 
 
 def _spread(values: Floats, one: Shape) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 from dpdask.privacy import Adjacency
 from dpdask.queries.base import Reader, RecordSumQuery
 from dpdask.queries.exact_sum import ExactSum, SumBounds
-from dpdask.queries.records import Clip, Ranges
+from dpdask.queries.records import Clip, Ranges, RecordSums
 from dpdask.queries.verification import (
     QueryRules,
     RecordedAnswer,
@@ -81,10 +81,35 @@ class Sum(RecordSumQuery):
         inner = answer_box if len(self.source_shape) > 1 else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
         codes = np.zeros(records.stop - records.start, np.int64)
-        totals, _ = exact_sum.rule().sums(
-            source.read(box), box, codes=codes, groups=1, factors=factors
-        )
-        return totals.reshape(tuple(part.stop - part.start for part in inner) or (1,))
+        sums = self.record_sums(source, exact_sum, box, codes=codes, factors=factors)
+        return sums.totals.reshape(tuple(part.stop - part.start for part in inner) or (1,))
+
+    def record_sums(
+        self,
+        source: Reader,
+        exact_sum: ExactSum,
+        box: Region,
+        *,
+        codes: Integers,
+        factors: Floats | None,
+        groups: int = 1,
+    ) -> RecordSums:
+        """Return the sums of the records in a region of the source, by group.
+
+        Args:
+            source: What reads the source.
+            exact_sum: How records become integers.
+            box: The region.
+            codes: The group of every record, -1 for none.
+            factors: Their clip factors, None where a record is clipped as it is read.
+            groups: How many groups there are.
+        """
+        sums = RecordSums(exact_sum.rule(), box, groups=groups)
+        first = box[self.record_axis].start
+        for part, block in source.blocks(box, self.record_axis):
+            here = slice(part.start - first, part.stop - first)
+            sums.add(block, codes[here], None if factors is None else factors[here])
+        return sums
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ from dpdask.storage.decoding import (
     check_real_numbers,
     codec_names,
     decoding_bytes,
-    read_chunk_file,
     working_dtype,
 )
 from dpdask.storage.opened import (
@@ -33,7 +32,9 @@ from dpdask.storage.opened import (
     window_objects,
 )
 from dpdask.storage.opening import check_there, open_or_explain
+from dpdask.storage.record_blocks import record_blocks
 from dpdask.storage.regions import chunks_within, regions_of, shifted
+from dpdask.storage.stored import read_or_explain, read_stored
 from dpdask.storage.zarr_types import ZarrArray
 from dpdask.types import Array, Floats, Integers, Json, Region, Shape
 
@@ -123,21 +124,48 @@ class SourceArray:
         Raises:
             StoreError: the region cannot be read or decoded.
         """
-        region = self._absolute(region)
-        try:
+        absolute = self._absolute(region)
+
+        def read() -> Array:
             if self.decoding is not None and self.decoding.to_floats:
-                return self._read_to_floats(self.decoding, region, scratch)
-            block = self._read_stored(region, scratch)
+                return self._read_to_floats(self.decoding, absolute, scratch)
+            block = self._read_stored(absolute, scratch)
             if self.decoding is not None:
                 block = self.decoding.converted(block)
             return np.ascontiguousarray(block, dtype=self.working_dtype)
-        except MemoryError:
-            raise
-        except Exception:
-            corner = ", ".join(str(part.start) for part in region)
-        raise StoreError(
-            f"the source cannot be read or decoded near index ({corner}); restore it from a copy"
-        )
+
+        return read_or_explain(read, absolute)
+
+    def read_codes(self, region: Region, scratch: Scratch | None = None) -> Array:
+        """Return a region of stored numbers as the type that their attributes say.
+
+        Args:
+            region: which part of the source, or of its window.
+            scratch: returns memory to read into; the block is then valid until it is called again.
+
+        Raises:
+            StoreError: the region cannot be read.
+        """
+        absolute = self._absolute(region)
+
+        def read() -> Array:
+            stored = self._read_stored(absolute, scratch)
+            native = stored.astype(stored.dtype.newbyteorder("="), copy=False)
+            return native if self.decoding is None else native.view(self.decoding.codes)
+
+        return read_or_explain(read, absolute)
+
+    def blocks(self, region: Region, axis: int) -> Iterator[tuple[slice, Array]]:
+        """Yield records, and a region's values of them, which are valid until the next ones.
+
+        Args:
+            region: which part of the source, or of its window.
+            axis: the axis along which records lie.
+
+        Raises:
+            StoreError: the region cannot be read or decoded.
+        """
+        return record_blocks(self, region, axis)
 
     @property
     def address_digest(self) -> str:
@@ -198,33 +226,9 @@ class SourceArray:
         return decoding.apply(stored.view(codes.dtype), out)
 
     def _read_stored(self, region: Region, scratch: Scratch | None) -> Array:
-        block = self._read_plain(region, scratch) if self.plain else None
-        return self._read_by_zarr(region, scratch) if block is None else block
-
-    def _read_plain(self, region: Region, scratch: Scratch | None) -> Array | None:
-        """Read one whole uncompressed chunk from its file; None if the region is not one."""
-        index = []
-        for part, size, length in zip(region, self.chunks, self.shape, strict=True):
-            if part.start % size or part.stop - part.start != size or part.stop > length:
-                return None
-            index.append(part.start // size)
-        chunk_key = self._array().metadata.encode_chunk_key(tuple(index))
-        file = self.storage.file_path(f"{self.path}/{chunk_key}")
-        if file is None:
-            return None
-        return read_chunk_file(file, self.chunks, np.dtype(self.dtype), scratch)
-
-    def _read_by_zarr(self, region: Region, scratch: Scratch | None) -> Array:
-        """Read any region by zarr."""
-        if scratch is None:
-            return np.asarray(self._array()[region])
-        from zarr.core.buffer import default_buffer_prototype
-
-        extent = tuple(part.stop - part.start for part in region)
-        block = scratch(extent, np.dtype(self.dtype))
-        out = default_buffer_prototype().nd_buffer.from_numpy_array(block)
-        self._array().get_basic_selection(region, out=out)
-        return block
+        return read_stored(
+            self.storage, self.path, self._array(), region, plain=self.plain, scratch=scratch
+        )
 
     def identity(self) -> str:
         """Return a digest of the schema and of every object's size and stamp.
@@ -235,6 +239,12 @@ class SourceArray:
         if self.window is not None and not self.storage.is_archive:
             wanted = window_objects(self._array(), self.path, self.window)
         return content_identity(self.storage, self.path, self.metadata_digest, wanted, "the source")
+
+    @property
+    def stored_chunks(self) -> Shape:
+        """What the stored array is read in at once: a shard, else a chunk."""
+        array = self._array()
+        return tuple(array.shards or array.chunks)
 
     @property
     def stored_shape(self) -> Shape:

@@ -5,6 +5,7 @@ An indicator is a number in [0, 1], so the count is a sum of clamped records.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -38,6 +39,10 @@ class Indicators:
 
     def read(self, box: Region) -> Array:
         return (self.source.read(box) > self.threshold).astype(np.float64)
+
+    def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
+        for records, block in self.source.blocks(box, axis):
+            yield records, (block > self.threshold).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
