@@ -124,9 +124,11 @@ def _spec_to_dict(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
     document = spec.model_dump(
         mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults
     )
+    # documents are compared with sorted keys, and the order of arrays is that of the answer's axes,
+    # or of the variables on the card
     arrays = {"arrays": list(spec.query.arrays)} if spec.query.arrays else {}
-    # documents are compared with sorted keys, and the order of arrays is that of the answer's axes
-    return {**document, **arrays, "budget": spec.budget.dataset}
+    variables = {"variables": list(spec.source.arrays)} if spec.source.arrays else {}
+    return {**document, **arrays, **variables, "budget": spec.budget.dataset}
 
 
 def _digest(payload: Json) -> str:

@@ -35,6 +35,11 @@ class ArraysOfGroup(BaseModel):
             raise InvalidSpec(
                 f"output {self.output!r} is the same for every array; put {{array}} into it"
             )
+        if self.template.source.arrays is not None:
+            raise InvalidSpec(
+                "the template names source.arrays, which are one release of several arrays; drop"
+                " them for one release of each, or run the template as a spec of its own"
+            )
         group = open_storage(self.template.source.url, self.template.source.options)
         names = [name for name in array_names(group) if fnmatch.fnmatch(name, self.arrays)]
         if not names:
@@ -104,7 +109,7 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
     if not plans:
         return
     first = plans[0].privacy_unit
-    axes: dict[str | None, int | None] = {}
+    axes: dict[str, int | None] = {}
     for plan in plans:
         unit = plan.privacy_unit
         if (unit.adjacency, unit.contributions) != (first.adjacency, first.contributions):
@@ -112,7 +117,7 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
                 "the releases of the batch differ in privacy_unit.adjacency or"
                 " privacy_unit.max_contributions; give all the same"
             )
-        if axes.setdefault(unit.array, unit.record_axis) != unit.record_axis:
+        if any(axes.setdefault(array, axis) != axis for array, axis in unit.arrays):
             raise InvalidSpec(
                 "two releases of the batch protect units along different axes of one array;"
                 " split the batch"

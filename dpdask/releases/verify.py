@@ -173,21 +173,23 @@ def _check_documents(storage: Storage, card: ReleaseCard, root: bytes) -> None:
                 " a copy"
             )
     variables = card.each_variable()
-    _check_described(document, {own.released.array for own in variables})
+    _check_described(document, card)
     for own in variables:
         _check_array(storage, own.released, array_attributes(own))
         for beside in own.released.beside:
             _check_array(storage, beside, beside.attributes)
 
 
-def _check_described(document: Json, names: set[str]) -> None:
-    """Check that every array that says that it was released is on the card."""
+def _check_described(document: Json, card: ReleaseCard) -> None:
+    """Check that every array that says that it is of this release is on the card."""
+    names = {own.released.array for own in card.each_variable()}
     copies = document.get("consolidated_metadata", {}).get("metadata", {})
     for name, copied in copies.items():
-        if "dp:release_id" in copied.get("attributes", {}) and name not in names:
+        release_id = copied.get("attributes", {}).get("dp:release_id")
+        if release_id == card.release_id and name not in names:
             raise VerificationFailed(
-                f"{name!r} says that it was released, and the card does not describe it; restore"
-                " the card from a copy"
+                f"{name!r} says that it is of this release, and the card does not describe it;"
+                " restore the card from a copy"
             )
 
 

@@ -20,11 +20,13 @@ from dpdask.errors import (
     InvalidSensitivity,
     InvalidSpec,
     LedgerError,
+    ReleaseError,
     SourceChanged,
     StoreError,
     VerificationFailed,
 )
 from dpdask.releases.api import plan, release, resume
+from dpdask.releases.batch import ArraysOfGroup
 from dpdask.releases.card import ReleaseCard, array_attributes
 from dpdask.releases.read import open_release, open_release_dataset, read_card
 from dpdask.releases.series import Series, next_release
@@ -195,6 +197,56 @@ def test_a_bound_of_the_privacy_unit_holds_where_a_variable_has_none(space: Work
     assert first.privacy_unit.bound["kind"] == "ranges"
     assert first.privacy_unit.bound["center"] == 280
     assert second.privacy_unit.bound == {"kind": "l2-clip", "norm": 40.0, "enforced": True}
+
+
+def test_noise_of_many_numbers_is_published_by_variable(space: Workspace) -> None:
+    """More than 100 numbers of the noise are arrays with the card: one of each variable."""
+    rng = np.random.default_rng(2)
+    data = xr.Dataset(
+        {name: (("person", "x"), rng.random((50, 120)) * 10) for name in ("one", "two")}
+    )
+    data.to_zarr(space.folder / "source.zarr")
+    ranges = [[0, 10 if feature % 2 else 1000 + feature] for feature in range(120)]
+    spec = spec_of(
+        space,
+        source={
+            "url": str(space.folder / "source.zarr"),
+            "arrays": {"one": {"ranges": ranges}, "two": {"ranges": ranges[::-1]}},
+        },
+        privacy_unit={"record_dim": "person", "missing": "center"},
+        compute={"cluster": "local", "threads": 2},
+        publish=None,
+    )
+    card = release(spec).card
+    arrays = [str(own.noise) for own in card.each_variable()]
+    assert "one_noise_" in arrays[0]
+    assert "two_noise_" in arrays[1]
+    assert [own.mechanism["name"] for own in card.each_variable()] == ["directional"] * 2
+    assert verify_release(str(space.folder / "out.zarr"), ledger=space.ledger) == card
+
+
+def test_the_order_of_variables_is_part_of_the_spec(space: Workspace) -> None:
+    write(space, weather(60))
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "key":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        release(spec_of(space), on_progress=stop)
+    source = {
+        "url": str(space.folder / "source.zarr"),
+        "arrays": dict(reversed(ARRAYS.items())),
+    }
+    with pytest.raises(ReleaseError, match="began with another spec"):
+        resume(spec_of(space, source=source))
+    resume(spec_of(space))
+
+
+def test_a_batch_over_a_group_takes_no_template_of_several(space: Workspace) -> None:
+    template = parse_release_spec(spec_of(space))
+    with pytest.raises(InvalidSpec, match=r"the template names source\.arrays"):
+        ArraysOfGroup(template=template, output="{array}.zarr").specs()
 
 
 def test_one_array_by_name_is_a_release_of_one(space: Workspace) -> None:

@@ -146,9 +146,13 @@ def staged_bytes(
     try:
         staging.lock_output()
         with execution.connect(plan.spec.compute, client) as executor:
-            intermediates = execution.prepare(executor, plan, plan.only, quiet)
-            work = execution.TileWork(plan, plan.only, intermediates, staging)
-            for _ in execution.write(executor, [work], ReleaseKey(KEY), set(), quiet):
+            works = [
+                execution.TileWork(
+                    plan, variable, execution.prepare(executor, plan, variable, quiet), staging
+                )
+                for variable in plan.variables
+            ]
+            for _ in execution.write(executor, works, ReleaseKey(KEY), set(), quiet):
                 pass
         return {name: staging.data.read(name) or b"" for name, _, _ in staging.data.listing()}
     finally:
