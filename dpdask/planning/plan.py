@@ -250,6 +250,7 @@ class Variable:
             "groups": groups_text(query),
             "bound": query.bound_to_dict(self.component.discretized),
             "sensitivity": query.sensitivity.radius / query.divisor,
+            "sensitivity_of": "its noisy parts together" if query.noise_varies else "the answer",
             "mechanism": self._mechanism(),
             "expected_error": {"noise": self.component.noise.name, **self.accuracy.to_dict()},
             "grid": self.component.privatizer.to_dict(),

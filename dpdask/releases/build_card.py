@@ -107,6 +107,7 @@ def _variable(variable: Variable, attributes: Json, coordinates: Sequence[Coordi
         "sensitivity": {
             "set": query.sensitivity.to_dict(),
             "l2": query.sensitivity.radius,
+            "released_l2": None if query.noise_varies else query.sensitivity.radius / query.divisor,
             "origin": str(query.sensitivity.origin),
         },
         "query": query.to_dict(),

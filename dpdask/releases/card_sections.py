@@ -91,7 +91,20 @@ class Sensitivity(CardSection):
         " again"
     )
     l2: float
+    released_l2: float | None = Field(
+        default=None,
+        description="how far one unit changes the released numbers; left out where they are"
+        " computed from several noisy parts",
+    )
     origin: Literal["clipped", "public-range", "declared"]
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out what only some releases have."""
+        document: Json = handler(self)
+        if self.released_l2 is None:
+            del document["released_l2"]
+        return document
 
 
 class Sampling(CardSection):

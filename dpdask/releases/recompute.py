@@ -157,6 +157,16 @@ def _check_unit(card: ReleaseCard) -> None:
     sensitivity = sensitivity_from_dict(card.sensitivity.set)
     if not math.isclose(sensitivity.radius, card.sensitivity.l2, rel_tol=_CLOSE):
         raise VerificationFailed("the sensitivity on the card is not the radius of its set")
+    released = card.sensitivity.released_l2
+    if released is not None and (
+        query_rules(card.query["name"]).noise_varies
+        or not math.isclose(
+            sensitivity.radius / card.query.get("divisor", 1), released, rel_tol=_CLOSE
+        )
+    ):
+        raise VerificationFailed(
+            "the sensitivity of the released numbers does not follow from the card"
+        )
     if str(sensitivity.origin) != card.sensitivity.origin:
         raise VerificationFailed("the origin of the sensitivity on the card is not that of its set")
     unit = card.privacy_unit

@@ -74,10 +74,16 @@ def _variable_rows(card: ReleaseCard) -> list[Row]:
 
 def _spread(card: ReleaseCard) -> str:
     """Return the noise level, or where it is published where it depends on released counts."""
-    std = card.released.noise_std
-    if std is None:
-        return f"standard deviation of every entry in {card.released.array}_noise_std"
-    return f"standard deviation {std:.6g} per entry"
+    released = card.released
+    if released.noise_std is None:
+        return f"standard deviation of every entry in {released.array}_noise_std"
+    if released.noise_std_range is None:
+        return f"standard deviation {released.noise_std:.6g} per entry"
+    least, largest = released.noise_std_range
+    return (
+        f"standard deviation {least:.6g} to {largest:.6g} per entry"
+        f" (root mean square {released.noise_std:.6g})"
+    )
 
 
 def _protected(unit: Unit) -> str:

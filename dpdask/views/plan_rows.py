@@ -70,11 +70,16 @@ def _answer_rows(variable: Json) -> list[Row]:
         *_optional("groups", variable["groups"]),
         *_optional("centre", variable["center"]),
         Row("output", _array(variable["output"])),
-        Row("sensitivity", f"{number_text(variable['sensitivity'])} (l2, of the answer)"),
+        Row("sensitivity", _sensitivity(variable)),
         *clamping_rows(variable["bound"]),
         *_choice_rows(variable["mechanism"]),
         *accuracy_rows(variable["expected_error"], variable["bound"]),
     ]
+
+
+def _sensitivity(variable: Json) -> str:
+    """Return the sensitivity, of what is released or of the parts that it is computed from."""
+    return f"{number_text(variable['sensitivity'])} (l2, of {variable['sensitivity_of']})"
 
 
 def _work_rows(variable: Json) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from dpdask import open_release, open_release_dataset
 from dpdask.errors import VerificationFailed
 from dpdask.noise import levels
 from dpdask.planning import make_plan
+from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
+from dpdask.views.card_rows import card_rows
+from dpdask.views.plan_rows import plan_rows
 from tests.release.test_layers import QUERIES
 from tests.support.forging import edit_chunk, edit_json, reseal, rewrite_card, scale_noise_std
 from tests.support.workspace import Workspace, people
@@ -208,3 +212,37 @@ def test_the_array_is_plain_zarr(space: Workspace) -> None:
     card = space.release(query="mean").card
     array = zarr.open_array(space.folder / "out.zarr" / "data_noise_std", mode="r")
     assert array[()] == pytest.approx(card.released.noise_std)
+
+
+def test_the_card_tells_how_far_one_unit_changes_what_is_released(space: Workspace) -> None:
+    space.source(people(), chunks=(16, 8))
+    card = space.release(query="mean").card
+    assert card.sensitivity.l2 == pytest.approx(2, rel=1e-9)
+    assert card.sensitivity.released_l2 == pytest.approx(2 / 60, rel=1e-9)
+
+    def halve(card: dict[str, Any]) -> None:
+        card["sensitivity"]["released_l2"] /= 2
+
+    verify_release(str(space.folder / "out.zarr"))
+    rewrite_card(space.folder / "out.zarr", halve)
+    with pytest.raises(VerificationFailed, match="sensitivity of the released numbers"):
+        verify_release(str(space.folder / "out.zarr"))
+
+
+def test_a_card_tells_the_range_of_noise_that_differs(space: Workspace) -> None:
+    _released(space)
+    card = read_card(str(space.folder / "out.zarr"))
+    [noise] = [row.value for row in card_rows(card) if row.label == "noise"]
+    assert re.fullmatch(
+        r"kronecker, standard deviation \S+ to \S+ per entry \(root mean square \S+\)", noise
+    )
+
+
+def test_a_plan_tells_whose_sensitivity_it_states(space: Workspace) -> None:
+    space.source(people(), chunks=(16, 8))
+    stated = {}
+    for case in ("mean", "counted-mean"):
+        plan = make_plan(parse_release_spec(space.spec(**QUERIES[case]))).to_dict()
+        [stated[case]] = [row.value for row in plan_rows(plan) if row.label == "sensitivity"]
+    assert stated["mean"].endswith("(l2, of the answer)")
+    assert stated["counted-mean"].endswith("(l2, of its noisy parts together)")
