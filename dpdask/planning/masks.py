@@ -111,8 +111,7 @@ def _axes(label: str, mask: SourceArray, layout: Layout) -> tuple[int, ...]:
     lengths = tuple(layout.shape[axis] for axis in axes)
     if len(axes) != len(mask.shape) or lengths != mask.shape:
         raise StoreError(
-            f"{label} of shape {mask.shape} does not lie along the result's dimensions"
-            f" {list(layout.dimension_names)} of shape {layout.shape}; name its dimensions as"
-            " those, or choose another mask"
+            f"{label} does not lie along the result's dimensions {list(layout.dimension_names)} of"
+            f" shape {layout.shape}; name its dimensions as those, or choose another mask"
         )
     return axes

@@ -215,8 +215,8 @@ def grouped_by(source: SourceArray, axis: int, name: str) -> CoarsenedSource:
     length = source.shape[axis]
     if tuple(schema.shape) != (length,):
         raise StoreError(
-            f"source.coarsen.array: {name!r} has the shape {list(schema.shape)}, and axis {axis}"
-            f" the length {length}; name an array with one label for each index"
+            f"source.coarsen.array: {name!r} does not have one label for each of the {length}"
+            f" entries along axis {axis}; name an array that has"
         )
     names = source.dimension_names or ()
     [dimension] = schema.dimensions

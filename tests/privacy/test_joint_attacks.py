@@ -181,3 +181,21 @@ def test_a_mask_along_the_records_is_refused_whatever_the_result_is_called(
     public = {"layers": [{"name": "masked", "mask": "land"}]}
     space.release(query="sum", privacy_unit=unit, publish=public)
     assert np.isnan(space.values(array="data_masked")).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("part", ["mask", "coarsen"])
+def test_no_refusal_tells_a_private_number_of_records(space: Workspace, part: str) -> None:
+    """An array along the records is named where one along a public dimension belongs."""
+    texts = []
+    for records in (57, 61):
+        space.source(np.zeros((records, 4)))
+        space.source(np.zeros(records, int), name="late")
+        spec: dict[str, Any] = {"query": "mean", "privacy_unit": _unit(ranges=[0, 1])}
+        if part == "mask":
+            spec["publish"] = {"layers": [{"name": "masked", "mask": "late"}]}
+        else:
+            spec["source"] = space.spec()["source"] | {"coarsen": {"dim": 1, "array": "late"}}
+        with pytest.raises(StoreError, match="late") as refused:
+            _plan(space, **spec)
+        texts.append(str(refused.value))
+    assert texts[0] == texts[1]
