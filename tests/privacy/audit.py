@@ -136,19 +136,13 @@ def calibrated_noise(plan: ReleasePlan) -> Any:
     ).noise
 
 
-class _PlainSecondMoment(SecondMoment):
-    """X'X as the noise meets it, before both halves are averaged."""
-
-    symmetric = False
-
-
 def _lossless(plan: ReleasePlan, component: Component) -> tuple[ReleasePlan, Component]:
     """The same release with nothing after the noise: float64, undivided, not symmetrised."""
     query = component.query
-    if isinstance(query, SecondMoment):
-        query = _PlainSecondMoment(
-            **{field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
-        )
+    if isinstance(query, SecondMoment):  # as the noise meets it, before both halves are averaged
+        plain = type(type(query).__name__, (type(query),), {"symmetric": False})
+        fields = {field.name: getattr(query, field.name) for field in dataclasses.fields(query)}
+        query = plain(**fields)
     component = dataclasses.replace(
         component,
         query=dataclasses.replace(query, divisor=1),

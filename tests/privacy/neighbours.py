@@ -203,6 +203,7 @@ def _records(
     bound, numbers = component.query.bound, pool(component, dtype, rng)
     size = math.prod(shape)
     if isinstance(bound, Clip):
+        center = bound.center.without(bound.record_axis, shape)
         units = _unit_vectors(component, shape, _answer_axes(component, axis), rng)
         chosen = [units[-1], *(units[i] for i in rng.permutation(len(units) - 1)[:3])]
         for name, unit in chosen:
@@ -210,8 +211,8 @@ def _records(
                 1.0,
                 float(rng.choice([1 + 2.0**-52, 1 - 2.0**-53, 0.999999, 1e8, 1e200, 3.7])),
             ):
-                yield f"{name} x {scale:g} C", unit * bound.norm * scale
-                yield f"{name} x {-scale:g} C", -unit * bound.norm * scale
+                yield f"{name} x {scale:g} C", center + unit * bound.norm * scale
+                yield f"{name} x {-scale:g} C", center - unit * bound.norm * scale
     elif isinstance(bound, Ranges):
         along = (
             bound.feature_axis - (axis is not None and bound.feature_axis > axis)

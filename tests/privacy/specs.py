@@ -26,10 +26,14 @@ MECHANISMS = {  # what each kind of query can be asked for; a stack of steps tak
     "sum": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "mean": (*IID, *COLOURED, *ON_RANGES, *SPHERICAL),
     "second-moment": (*IID, *COLOURED, *SPHERICAL, "auto"),
+    "covariance": (*IID, *COLOURED, "auto"),
     "histogram": (*IID, *COLOURED, *SPHERICAL, "laplace", "auto"),
     "declared": (*IID, *COLOURED, *SPHERICAL, "auto"),
     "steps": ("analytic-gaussian", "classic-gaussian", "auto"),
 }
+
+
+MOMENTS = ("second-moment", "covariance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,13 +198,23 @@ def _ranges(rng: Rng, count: int, scale: float) -> list[list[float]]:
     return found
 
 
+def _center(rng: Rng, unit: dict[str, Any], features: int, scale: float) -> float | list[float]:
+    """A public centre: within the ranges, if there are any, else anywhere near the clip norm."""
+    if "ranges" in unit:
+        numbers = [float(low + rng.random() * (high - low)) for low, high in unit["ranges"]]
+        return numbers[0] if len(numbers) == 1 else numbers
+    if rng.random() < 0.5:
+        return float(rng.normal() * scale)
+    return [float(number) for number in rng.normal(size=features) * scale]
+
+
 def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     """One random spec of a query and a mechanism."""
     kind = "declared" if query == "steps" else query
     order = int(rng.integers(1, 5)) if kind in ("identity", "sum", "mean", "declared") else 2
     if kind == "histogram":
         order = int(rng.integers(1, 3))
-    if mechanism == "mvg" and kind != "second-moment":
+    if mechanism == "mvg" and kind not in MOMENTS:
         order = max(order, 3 if kind in ("sum", "mean") else 2)
     longest = {1: 24, 2: 9, 3: 5, 4: 4}[order]
     shape = tuple(int(rng.integers(2, longest + 1)) for _ in range(order))
@@ -246,7 +260,7 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
         assert axis is not None
         answer_shape = tuple(n for i, n in enumerate(shape) if i != axis) or (1,)
         feature_axis -= feature_axis > axis and order > 1
-    elif kind == "second-moment":
+    elif kind in MOMENTS:
         assert axis is not None
         answer_shape = (shape[1 - axis],) * 2
         if rng.random() < 0.4:
@@ -254,6 +268,8 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
             unit |= {"ranges": _ranges(rng, many, scale), "feature_dim": 1 - axis}
         else:
             unit["l2_clip_norm"] = scale
+        if kind == "covariance":
+            query_section = {"name": kind, "center": _center(rng, unit, shape[1 - axis], scale)}
     elif kind == "histogram":
         available = 1 if order == 1 else shape[1 - (axis or 0)]
         columns = [
@@ -317,14 +333,14 @@ def random_case(rng: Rng, query: str, mechanism: str) -> Case:
     if rng.random() < 0.5:
         choices = (
             ["float32", "float64"]
-            if coloured or kind == "second-moment"
+            if coloured or kind in MOMENTS
             else ["float32", "float64", "int32", "int64"]
         )
         noise["output_dtype"] = str(rng.choice(choices))
     if rng.random() < 0.25:
         noise["steps_per_sigma"] = 2 ** int(rng.integers(10 if mechanism in IID else 14, 24))
     publish: dict[str, Any] = {}
-    if kind == "second-moment":
+    if kind in MOMENTS:
         publish["chunks"] = [int(rng.integers(-(-answer_shape[0] // 3), answer_shape[0] + 1))] * 2
     elif rng.random() < 0.5:
         publish["chunks"] = list(_chunks(rng, answer_shape))

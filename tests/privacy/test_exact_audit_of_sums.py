@@ -8,7 +8,7 @@ import pytest
 
 from tests.privacy.campaign import check_query
 
-QUERIES = ("sum", "mean", "second-moment", "histogram")
+QUERIES = ("sum", "mean", "second-moment", "covariance", "histogram")
 
 
 @pytest.mark.slow
