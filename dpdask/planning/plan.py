@@ -18,7 +18,13 @@ from dpdask.planning.accuracy import Accuracy, accuracy_of
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
-from dpdask.planning.wording import center_text, groups_text, missing_text, protected_text
+from dpdask.planning.wording import (
+    center_text,
+    groups_text,
+    missing_text,
+    protected_text,
+    window_text,
+)
 from dpdask.privacy import Guarantee
 from dpdask.privatizers.base import Discretized, Privatizer
 from dpdask.queries import BesideArray, ExactSum, Layer, Query
@@ -235,6 +241,7 @@ class Variable:
                 "dtype": source.dtype,
                 "chunks": list(source.chunks),
             },
+            "window": window_text(source),
             "decodes": source.describe_decoding(),
             "output": {
                 "shape": list(layout.shape),

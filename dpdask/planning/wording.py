@@ -15,6 +15,7 @@ __all__ = [
     "missing_text",
     "protected_text",
     "units_text",
+    "window_text",
 ]
 
 _LISTED = 8  # names of groups, numbers of a centre
@@ -44,6 +45,16 @@ def protected_text(query: Query, names: tuple[str, ...] | None) -> str:
     records = "one record" if most == 1 else f"at most {most:,} records"
     each = f"{values:,} value{'s' * (values != 1)} each"
     return f"{whom} ({each}); {adjacency}, {records} per unit"
+
+
+def window_text(source: SourceArray) -> str | None:
+    """Return which part of the source is released; None where it is all of it."""
+    if source.window is None:
+        return None
+    axis, start, stop = source.window
+    names = source.dimension_names
+    dimension = f"axis {axis}" if names is None else names[axis]
+    return f"{dimension} from {start} to {stop - 1}"
 
 
 def missing_text(query: Query, source: SourceArray) -> str | None:

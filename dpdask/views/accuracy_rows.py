@@ -73,31 +73,48 @@ def _not_in_it(bound: Json) -> list[str]:
 
 
 def epsilon_rows(choices: Sequence[Json]) -> list[Record]:
-    """Return one record per epsilon: its noise, and what the dataset has spent afterwards.
+    """Return one record per epsilon, and per variable where there are several: its noise, and
+    what the dataset has spent after the release.
 
     ``choices`` are what :meth:`dpdask.releases.choices.EpsilonChoice.to_dict` returns.
     """
-    return [_epsilon_record(choice) for choice in choices]
+    return [
+        [
+            Row("epsilon", f"{choice['epsilon']:g}"),
+            *([] if name is None else [Row("variable", name)]),
+            *_figure_rows(variable, counts=_public_counts(choice)),
+            _budget_row(choice),
+        ]
+        for choice in choices
+        for name, variable in _variables(choice)
+    ]
 
 
-def _epsilon_record(choice: Json) -> Record:
-    figures = _figure_rows(choice) if "variables" not in choice else []
-    for name, variable in choice.get("variables", {}).items():
-        figures += [Row(f"{name}: {row.label}", row.value) for row in _figure_rows(variable)]
-    return [Row("epsilon", f"{choice['epsilon']:g}"), *figures, _budget_row(choice)]
+def _variables(choice: Json) -> list[tuple[str | None, Json]]:
+    """Return the variables with their names, None for the only one."""
+    if "variables" in choice:
+        return list(choice["variables"].items())
+    return [(None, choice)]
 
 
-def _figure_rows(variable: Json) -> list[Row]:
+def _public_counts(choice: Json) -> list[str]:
+    """Return the public counts that means are divided by."""
+    found = (variable["expected_error"]["at_public_count"] for _, variable in _variables(choice))
+    return sorted({_count(at) for at in found if at is not None})
+
+
+def _figure_rows(variable: Json, *, counts: Sequence[str]) -> list[Row]:
     error = variable["expected_error"]
     divided = " / n" if error["divided_by_count"] else ""
+    at = error["at_public_count"]
     rows = [
         Row("mechanism", variable["mechanism"]),
         Row("standard deviation", number_text(error["entry_std"]) + divided),
         Row("95 % of entries within", f"{_half_width(error) or 'unknown'}{divided}"),
     ]
-    at = error["at_public_count"]
-    if at is not None:
-        rows.append(Row(f"at n = {_count(at)}", _half_width(at)))
+    for count in counts:
+        width = "" if at is None or _count(at) != count else _half_width(at)
+        rows.append(Row(f"at n = {count}", width))
     return rows
 
 

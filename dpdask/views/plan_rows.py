@@ -45,19 +45,27 @@ def public_plan_rows(plan: Json) -> list[Row]:
 
 
 def _of_variables(plan: Json, rows_of: Callable[[Json], list[Row]]) -> list[Row]:
-    """Return rows of the only variable, or of each, their labels beginning with its name."""
+    """Return rows of the only variable; of several, what all have in common, then those of each,
+    their labels beginning with its name.
+    """
     if "variables" not in plan:
         return rows_of(plan)
-    return [
+    rows = {name: rows_of(variable) for name, variable in plan["variables"].items()}
+    first, *others = rows.values()
+    common = [row for row in first if all(row in other for other in others)]
+    own = [
         Row(f"{name} {row.label}", row.value, row.emphasis)
-        for name, variable in plan["variables"].items()
-        for row in rows_of(variable)
+        for name, each in rows.items()
+        for row in each
+        if row not in common
     ]
+    return common + own
 
 
 def _source_rows(variable: Json) -> list[Row]:
     return [
         Row("source", _array(variable["source"])),
+        *_optional("window", variable["window"]),
         Row("decodes", variable["decodes"]),
         Row("protects", variable["protects"]),
         *_optional("missing", variable["missing"]),

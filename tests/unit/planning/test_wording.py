@@ -60,6 +60,15 @@ def test_a_plan_tells_what_it_decodes(households: Workspace) -> None:
     assert content["missing"] is None
 
 
+def test_a_plan_tells_its_window(households: Workspace) -> None:
+    source = {"url": str(households.folder / "source.zarr"), "array": "x"}
+    cut = source | {"window": {"axis": "day", "start": 10, "stop": 20}}
+    content = plan(households, source=cut, privacy_unit=UNIT, query="mean")
+    assert content["window"] == "day from 10 to 19"
+    assert content["protects"].startswith("one household of 5,000 (10 values each)")
+    assert plan(households, privacy_unit=UNIT, query="mean")["window"] is None
+
+
 def test_a_plan_tells_what_missing_values_do(households: Workspace) -> None:
     assert plan(households, privacy_unit=UNIT, query="mean")["missing"] == "count as the centre"
     counted = plan(households, privacy_unit=UNIT | {"missing": "count"}, query="mean")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import dpdask
 from dpdask.types import Json
@@ -115,6 +116,45 @@ def test_epsilons_of_a_counted_mean_are_divided_by_its_count(table: Workspace) -
     values = {row.label: row.value for row in record}
     assert values["95 % of entries within"] == "±914 / n"
     assert values["at n = 5,000"] == "±0.183"
+
+
+@pytest.fixture
+def two_variables(space: Workspace) -> Json:
+    group = zarr.open_group(space.folder / "source.zarr")
+    for name, columns in (("x", 4), ("y", 3)):
+        data, names = np.zeros((5000, columns)), ("person", f"{name}_column")
+        group.create_array(name, data=data, dimension_names=names)
+    arrays = {"x": {"ranges": [0, 1], "missing": "center"}, "y": {"ranges": [0, 9]}}
+    arrays["y"]["missing"] = "count"
+    source = {"url": str(space.folder / "source.zarr"), "arrays": arrays}
+    return space.spec(source=source, query="mean", privacy_unit={"record_dim": 0}) | {
+        "mechanism": "auto"
+    }
+
+
+def test_epsilons_of_several_variables_are_one_record_each(two_variables: Json) -> None:
+    choices = [choice.to_dict() for choice in dpdask.plan_epsilons(two_variables, [0.5, 1.0])]
+    records = epsilon_rows(choices)
+    cells = [{row.label: row.value for row in record} for record in records]
+    assert [(each["epsilon"], each["variable"]) for each in cells] == [
+        ("0.5", "x"),
+        ("0.5", "y"),
+        ("1", "x"),
+        ("1", "y"),
+    ]
+    assert len({tuple(each) for each in cells}) == 1  # the same columns
+    assert cells[2]["at n = 5,000"] == ""
+    assert cells[3]["95 % of entries within"].endswith(" / n")
+    assert cells[3]["at n = 5,000"].startswith("±")
+
+
+def test_what_several_variables_have_in_common_is_told_once(two_variables: Json) -> None:
+    found = {row.label: row.value for row in plan_rows(dpdask.plan(two_variables).to_dict())}
+    assert found["decodes"] == "float64 as stored; NaN is missing"
+    assert "x decodes" not in found
+    assert found["x protects"].startswith("one person of 5,000 (4 values each)")
+    assert found["y protects"].startswith("one person of 5,000 (3 values each)")
+    assert "protects" not in found
 
 
 def test_an_epsilon_that_the_budget_does_not_hold_is_marked(table: Workspace) -> None:
