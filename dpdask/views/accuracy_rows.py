@@ -99,8 +99,9 @@ def _variables(choice: Json) -> list[tuple[str | None, Json]]:
 
 def _public_counts(choice: Json) -> list[str]:
     """Return the public counts that means are divided by."""
-    found = (variable["expected_error"]["at_public_count"] for _, variable in _variables(choice))
-    return sorted({_count(at) for at in found if at is not None})
+    errors = (variable["expected_error"] for _, variable in _variables(choice))
+    each = (error["at_public_count"] for error in errors)
+    return sorted({_count(at) for at in each if at is not None})
 
 
 def _figure_rows(variable: Json, *, counts: Sequence[str]) -> list[Row]:
