@@ -18,13 +18,7 @@ from dpdask.planning.accuracy import Accuracy, accuracy_of
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
-from dpdask.planning.wording import (
-    center_text,
-    groups_text,
-    missing_text,
-    protected_text,
-    window_text,
-)
+from dpdask.planning.wording import in_words
 from dpdask.privacy import Guarantee
 from dpdask.privatizers.base import Discretized, Privatizer
 from dpdask.queries import BesideArray, ExactSum, Layer, Query
@@ -241,8 +235,7 @@ class Variable:
                 "dtype": source.dtype,
                 "chunks": list(source.chunks),
             },
-            "window": window_text(source),
-            "decodes": source.describe_decoding(),
+            **in_words(query, source),
             "output": {
                 "shape": list(layout.shape),
                 "dtype": layout.dtype,
@@ -251,10 +244,6 @@ class Variable:
                 "bytes": layout.total_bytes,
             },
             "query": query.to_dict(),
-            "protects": protected_text(query, source.dimension_names),
-            "missing": missing_text(query, source),
-            "center": center_text(query),
-            "groups": groups_text(query),
             "bound": query.bound_to_dict(self.component.discretized),
             "sensitivity": query.sensitivity.radius / query.divisor,
             "sensitivity_of": "its noisy parts together" if query.noise_varies else "the answer",

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dpdask.figures import number_text
 from dpdask.queries import Query
 from dpdask.storage import SourceArray
+from dpdask.types import Json
 
 __all__ = [
     "center_text",
     "groups_text",
+    "in_words",
     "missing_text",
     "protected_text",
     "units_text",
@@ -19,6 +21,18 @@ __all__ = [
 ]
 
 _LISTED = 8  # names of groups, numbers of a centre
+
+
+def in_words(query: Query, source: SourceArray) -> Json:
+    """Return what a plan says of a variable in words, for people who may see the source."""
+    return {
+        "window": window_text(source),
+        "decodes": source.describe_decoding(),
+        "protects": protected_text(query, source.dimension_names),
+        "missing": missing_text(query, source),
+        "center": center_text(query),
+        "groups": groups_text(query),
+    }
 
 
 def units_text(count: int, axis: int, names: tuple[str, ...] | None) -> str:
