@@ -121,6 +121,35 @@ def test_a_driver_killed_between_two_variables_gives_identical_bytes(
     verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
+@pytest.mark.parametrize("shards", [None, [6, 6]])
+def test_a_killed_driver_gives_identical_layers(space: Workspace, shards: list[int] | None) -> None:
+    space.source(people(64, 12), chunks=(16, 12))
+    zarr.create_array(
+        space.folder / "source.zarr",
+        name="kept",
+        data=np.arange(12) % 2,
+        dimension_names=("dim_0",),
+    )
+    layers = ["psd", [{"name": "masked", "mask": "kept"}, "non-negative"]]
+    spec = space.write_spec(
+        query={"name": "covariance", "center": "private"},
+        privacy_unit={"record_dim": 0, "ranges": [-1, 1], "missing": "center"},
+        publish={"chunks": [3, 3], "shards": shards, "layers": layers},
+        compute={"threads": 1, "task_size": 1},
+    )
+    killed_at("key", 0, spec)
+    kept = state(space.folder)
+    resume(spec)
+    whole = contents(space.folder / "out.zarr")
+    assert any("masked_nonnegative/" in name for name in whole)
+    for share in (0.3, 1):
+        restore(space.folder, kept)
+        killed_at("tiles", share, spec, "resume")
+        resume(spec)
+        assert contents(space.folder / "out.zarr") == whole
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
 CUT_SHORT = """
 import os, signal, sys
 from dpdask.releases.api import resume

@@ -153,6 +153,15 @@ CASES: dict[str, dict[str, Any]] = {
         "query": {"name": "precomputed", "l2_sensitivity": 0.5, "l1_sensitivity": 0.7},
         "mechanism": "laplace",
     },
+    "layers-identity": {
+        "privacy_unit": {"record_dim": 0, "ranges": [[-0.1 * i, 0.2 * i] for i in range(1, 9)]},
+        "publish": {"chunks": [7, 3], "layers": ["clamped", ["non-negative", "integer"]]},
+    },
+    "layers-second-moment": {
+        "query": "second-moment",
+        "noise": {"output_dtype": "float32"},
+        "publish": {"chunks": [3, 3], "layers": ["non-negative"]},
+    },
     "precomputed-steps": {
         "privacy_unit": {},
         "query": {"name": "precomputed", "l2_sensitivity": 0.5},

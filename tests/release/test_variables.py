@@ -582,3 +582,28 @@ def _add(space: Workspace, name: str, values: Any, dimensions: tuple[str, ...]) 
         overwrite=True,
     )
     zarr.consolidate_metadata(space.folder / "source.zarr")
+
+
+def test_every_variable_has_its_own_layers_and_noise(space: Workspace) -> None:
+    dataset = weather(60)
+    dataset["coast"] = ("lat", np.array([0, 1, 1, 0]))
+    dataset.to_zarr(space.folder / "source.zarr", mode="w")
+    space.release(
+        source={"url": str(space.folder / "source.zarr"), "arrays": ARRAYS},
+        privacy_unit={"record_dim": "time"},
+        query="mean",
+        mechanism="auto",
+        publish={"layers": ["clamped", {"name": "masked", "mask": "coast"}]},
+    )
+    url = str(space.folder / "out.zarr")
+    verify_release(url)
+    released = open_release_dataset(url)
+    kept = xr.DataArray([False, True, True, False], dims="lat")
+    for name, section in ARRAYS.items():
+        main = released[name]
+        low, high = section["ranges"]
+        assert np.array_equal(released[f"{name}_clamped"], np.clip(main, low, high))
+        assert np.array_equal(released[f"{name}_masked"], main.where(kept), equal_nan=True)
+        bounds = interval(url, 0.9, array=name)
+        reach = 1.6448536269514722 * released[f"{name}_noise_std"]
+        assert np.allclose(bounds.upper - bounds.lower, 2 * reach, rtol=1e-9)
