@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -174,23 +174,39 @@ class JointCovariance(Covariance):
         The standard deviations are those of the first order in the noise of all parts.
         """
         count = float(np.max(noisy[COUNT], initial=1.0)) if COUNT in noisy else self.records
+        with np.errstate(all="ignore"):  # no value may be told from another by a warning
+            return self._published(
+                noisy, {name: std / count for name, std in stds.items()}, count, box
+            )
+
+    def _published(
+        self, noisy: Mapping[str, Floats], stds: Mapping[str, float], count: float, box: Region
+    ) -> dict[str, Floats]:
+        """Return what is published, by operations that every machine rounds alike.
+
+        Args:
+            noisy: The noisy parts.
+            stds: The standard deviations of their noise, over the count.
+            count: What they are divided by.
+            box: The region of the answer.
+        """
         diagonal = np.equal.outer(*(np.arange(part.start, part.stop) for part in box))
         covariance = noisy[DATA] / count
-        variance = (1 + diagonal) / 2 * (stds[DATA] / count) ** 2
-        count_std = stds.get(COUNT, 0.0) / count
+        variance = (1 + diagonal) / 2 * _square(stds[DATA])
+        of_count = _square(stds.get(COUNT, 0.0))
         released: dict[str, Floats] = {}
-        products_of_means: Floats | float = 0.0
+        means: Floats | float = 0.0  # the products of two of them
         if SUM in noisy:
-            mean, spread = noisy[SUM] / count, stds[SUM] / count
+            mean, of_mean = noisy[SUM] / count, _square(stds[SUM])
             left, right = mean[box[0]][:, None], mean[box[1]][None, :]
-            products_of_means = left * right
-            covariance += diagonal * spread**2 - products_of_means
-            variance += spread**2 * (left**2 + right**2 + 2 * diagonal * products_of_means)
+            means = left * right
+            covariance += diagonal * of_mean - means
+            variance += of_mean * (_square(left) + _square(right) + 2 * diagonal * means)
             center = self.bound.center.without(self.record_axis, mean.shape)
             released[MEAN] = center + mean
-            released[MEAN_NOISE_STD] = np.hypot(spread, mean * count_std)
+            released[MEAN_NOISE_STD] = np.sqrt(of_mean + of_count * _square(mean))
         if COUNT in noisy:
-            variance += (count_std * (products_of_means - covariance)) ** 2
+            variance += of_count * _square(means - covariance)
             released[COUNT] = noisy[COUNT]
         return {**released, DATA: covariance, NOISE_STD: np.sqrt(variance)}
 
@@ -201,6 +217,14 @@ class JointCovariance(Covariance):
             "center": "public" if self.sum_scale is None else "private",
             "counts": "none" if self.count_scale is None else "records",
         }
+
+
+_Numbers = TypeVar("_Numbers", float, Floats)
+
+
+def _square(numbers: _Numbers) -> _Numbers:
+    """Return squares as products: powers may be rounded otherwise elsewhere."""
+    return numbers * numbers
 
 
 class CovarianceRules(SecondMomentRules):

@@ -133,6 +133,21 @@ def test_ranges_of_covariances_hold(tmp_path: Path, adjacency: str, center: Any)
     assert worst > 0.9 * mu  # of symmetric ranges nearly all
 
 
+@pytest.mark.parametrize("d", [1, 3])
+def test_two_records_of_one_person_move_twice_as_far(tmp_path: Path, d: int) -> None:
+    unit = {**CLIP, "max_contributions": 2}
+    records = _hostile(d, _sum_scale(tmp_path, d, unit))
+    rng = np.random.default_rng(8)
+    values = rng.normal(CENTER, 1.5, (RECORDS, d))
+    runs = []
+    for record in records:
+        values[[4, 9]] = record
+        _write(tmp_path, values)
+        plan = _plan(tmp_path, "covariance", unit)
+        runs.append(noisy_parts(plan))
+    assert 0.97 < _worst(plan, runs, "replace-one") / verified_mu(plan) <= 1
+
+
 def test_covariance_in_several_tiles_around_a_public_centre(tmp_path: Path) -> None:
     unit = {"l2_clip_norm": C, "adjacency": "add-remove-one", "max_contributions": 2}
     query = {"name": "covariance", "center": CENTER}

@@ -52,13 +52,15 @@ def _opened(space: Workspace) -> xr.Dataset:
     return xr.open_zarr(space.folder / "out.zarr", consolidated=False).load()
 
 
-@pytest.mark.parametrize("chunks", [[7, 7], [3, 3]])
+@pytest.mark.parametrize(
+    "publish", [{}, {"chunks": [3, 3]}, {"chunks": [2, 2], "shards": [4, 4], "codec": "zstd"}]
+)
 @pytest.mark.parametrize("case", QUERIES)
 def test_layers_follow_from_what_is_published(
-    space: Workspace, case: str, chunks: list[int]
+    space: Workspace, case: str, publish: dict[str, Any]
 ) -> None:
     space.source(_table(), chunks=(90, 4))
-    space.release(**_changes(case, chunks=chunks))
+    space.release(**_changes(case, **publish))
     found = _opened(space)
     values, vectors = symmetric_eigen(found.data.values.astype(np.float64))
     assert found.data_eigenvalues.values.tobytes() == values[:3].tobytes()

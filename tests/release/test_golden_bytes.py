@@ -87,6 +87,21 @@ CASES: dict[str, dict[str, Any]] = {
     "mean-rank-one": {"query": "mean", "mechanism": "rank-one", **ANY},
     "second-moment": {"query": "second-moment"},
     "second-moment-tiles": {"query": "second-moment", "publish": {"chunks": [3, 3]}},
+    "covariance": {"query": "covariance", "publish": {"chunks": [3, 3]}},
+    "covariance-add-remove": {
+        "query": "covariance",
+        "privacy_unit": {"record_dim": 0, "ranges": [-0.5, 1], "adjacency": "add-remove-one"},
+        "publish": {"layers": ["psd", {"name": "pca", "components": 2}]},
+    },
+    "covariance-public": {
+        "query": {"name": "covariance", "center": 0.1},
+        "publish": {"chunks": [3, 3]},
+    },
+    "covariance-public-add-remove": {
+        "query": {"name": "covariance", "center": 0.1},
+        "privacy_unit": {**CLIP, "adjacency": "add-remove-one"},
+        "publish": {"chunks": [3, 3]},
+    },
     "histogram": {
         "privacy_unit": {"record_dim": 0},
         "query": {"name": "histogram", "edges": [[-0.5, 0, 0.1, 0.5]], "columns": [2]},

@@ -100,6 +100,15 @@ def test_no_count_is_divided_by_that_is_below_one() -> None:
     assert released[COUNT] == -40.0
 
 
+def test_no_value_raises_or_warns() -> None:
+    query = _query(records=0, private=True, counted=True)
+    stds = {DATA: 1e140, SUM: 1e140, COUNT: 1e140}
+    for number in (0.0, 1e-300, 1e150, -1e300):
+        noisy = {DATA: np.full((D, D), number), SUM: np.full(D, number), COUNT: np.array([number])}
+        with np.errstate(all="raise"):
+            query.release(noisy, stds, (slice(0, D),) * 2)
+
+
 def test_so_many_records_that_their_mean_is_not_exact_are_refused() -> None:
     query = _query(records=2**36, private=True, counted=False)
     with pytest.raises(OutOfReach, match="too many for an exact mean"):
