@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 from dpdask.accounting import GaussianProfile, SampledProfile, StepProfile, compose
 from dpdask.errors import InvalidMechanism
+from dpdask.figures import number_text
 from dpdask.noise import Noise
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
@@ -34,8 +35,10 @@ class Choice:
     def reason(self, share: float = 1.0) -> str:
         """Return the choice in words, for entries released with ``share`` of the noise."""
         (name, std), *others = self.stds
-        texts = [f"{name}: std {std * share:.4g} per entry"]
-        texts += [f"{other} {noise * share:.4g}" for other, noise in others]
+        texts = [name]
+        if others:
+            texts = [f"{name}: std {number_text(std * share)} per entry"]
+            texts += [f"{other} {number_text(noise * share)}" for other, noise in others]
         return "; ".join(filter(None, [*texts, self.note]))
 
 

@@ -95,7 +95,7 @@ def test_auto_takes_laplace_for_counts_and_says_what_the_ledger_charges() -> Non
     assert chosen(calibration) == "laplace"
     assert calibration.choice is not None
     reason = calibration.choice.reason()
-    assert reason.startswith("laplace: std 2.828 per entry; analytic-gaussian 5.9")
+    assert reason.startswith("laplace: std 2.83 per entry; analytic-gaussian 5.9")
     assert "total epsilon" in reason
     assert "mechanism: analytic-gaussian" in reason
     assert calibration.choice.note in calibration.warnings
