@@ -99,8 +99,11 @@ def tile_bytes(variable: Variable) -> int:
     component = variable.component
     item = np.dtype(variable.layout.dtype).itemsize + variable.source.working_dtype.itemsize
     fused = component.privatizer.fused and not component.query.summed
-    layers = 8 * (3 + len(component.layers)) if component.layers else 0
-    return math.prod(component.tiling.extent) * ((item if fused else item + 24) + layers)
+    copies = 0 if fused else 24
+    copies += 8 * (3 + len(component.layers)) if component.layers else 0
+    level = component.noise_level
+    copies += 0 if level is None or level.small else 40  # the noise of every entry of the tile
+    return math.prod(component.tiling.extent) * (item + copies)
 
 
 def tile_batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -175,7 +176,7 @@ class Variable:
         """The question."""
         return self.component.query
 
-    @property
+    @functools.cached_property  # asked for every tile
     def arrays_beside(self) -> tuple[tuple[BesideArray, Layout], ...]:
         """The arrays that are published beside it; none where it is not published itself."""
         if not self.beside:

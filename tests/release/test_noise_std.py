@@ -16,6 +16,7 @@ from dpdask import open_release, open_release_dataset
 from dpdask.errors import VerificationFailed
 from dpdask.noise import levels
 from dpdask.planning import make_plan
+from dpdask.planning.partition import tile_bytes
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
@@ -246,3 +247,21 @@ def test_a_plan_tells_whose_sensitivity_it_states(space: Workspace) -> None:
         [stated[case]] = [row.value for row in plan_rows(plan) if row.label == "sensitivity"]
     assert stated["mean"].endswith("(l2, of the answer)")
     assert stated["counted-mean"].endswith("(l2, of its noisy parts together)")
+
+
+def test_arrays_beside_a_result_are_worked_out_once_for_all_tiles(space: Workspace) -> None:
+    space.source(people(), chunks=(1, 8))
+    variable = make_plan(parse_release_spec(space.spec(**LAWS["dense"]))).only
+    assert variable.arrays_beside is variable.arrays_beside
+    assert [array.suffix for array, _ in variable.arrays_beside] == ["noise_std"]
+
+
+def test_the_plan_counts_the_memory_of_a_large_level(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space.source(people(), chunks=(16, 8))
+    changes = QUERIES["second-moment"]
+    small = tile_bytes(make_plan(parse_release_spec(space.spec(**changes))).only)
+    monkeypatch.setattr(levels, "_MOST_AT_ONCE", 0)
+    large = tile_bytes(make_plan(parse_release_spec(space.spec(**changes))).only)
+    assert large - small == 40 * 3 * 3
