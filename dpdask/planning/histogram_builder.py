@@ -15,6 +15,7 @@ from dpdask.queries.grouping import GroupKey
 from dpdask.queries.histogram import Histogram
 from dpdask.sensitivity import L1Ball, Origin
 from dpdask.spec.query import Bins, CategoriesSection, HistogramSection
+from dpdask.spec.release import PrivacyUnitSection
 from dpdask.types import Shape
 
 __all__ = ["build_histogram"]
@@ -29,10 +30,7 @@ def build_histogram(section: HistogramSection, inputs: QueryInputs) -> Histogram
     One record is in one cell at most: it enters or leaves that one, or moves to another.
     """
     unit, shape = inputs.privacy_unit, inputs.shape
-    if unit.l2_clip_norm is not None or unit.ranges is not None:
-        raise InvalidSensitivity(
-            "a histogram needs no clip norm or ranges, only its public edges; drop them"
-        )
+    _check_unit(unit)
     axis = inputs.record_axis()
     if axis is None or len(shape) > 2:
         raise InvalidSensitivity(
@@ -57,6 +55,25 @@ def build_histogram(section: HistogramSection, inputs: QueryInputs) -> Histogram
         record_axis=axis,
         axes=axes,
     )
+
+
+def _check_unit(unit: PrivacyUnitSection) -> None:
+    """Refuse what bounds records, which are counted and need no bound."""
+    if unit.l2_clip_norm is not None or unit.ranges is not None:
+        raise InvalidSensitivity(
+            "a histogram needs no clip norm or ranges, only its public edges; drop them"
+        )
+    if unit.missing is not None:
+        raise InvalidSensitivity(
+            f"privacy_unit.missing: {unit.missing} goes with sums and means, and a histogram does"
+            " not count a record where a value is missing; drop it"
+        )
+    for key in ("center", "feature_dim", "expected_distance"):
+        if getattr(unit, key) is not None:
+            raise InvalidSensitivity(
+                f"privacy_unit.{key} goes with bounded records, and a histogram counts them; drop"
+                " it"
+            )
 
 
 def _axes(section: HistogramSection, shape: Shape, record_axis: int) -> tuple[CountedAxis, ...]:

@@ -34,7 +34,7 @@ Group: TypeAlias = int | str
 """A public label that records are grouped by."""
 
 _TEXT_KINDS = "USTO"
-_VARIABLE_TEXT_BYTES = 80  # of a short string as Python holds it
+_VARIABLE_TEXT_BYTES = 32  # of a short string; three times that while it is decoded
 _COMPARING_BYTES = 41  # of a label: its number, offsets and positions in int64, and a mask
 
 

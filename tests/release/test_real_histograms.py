@@ -335,6 +335,10 @@ def test_what_cannot_be_counted_is_refused_by_the_plan(
         ({"publish": {"dimension_names": ["a/b", "c"]}}, "not a valid name"),
         ({"privacy_unit": {"l2_clip_norm": 1.0}}, "needs no clip norm"),
         ({"privacy_unit": {"record_dim": None}}, "record_dim"),
+        ({"privacy_unit": {"missing": "count"}}, "missing: count goes with sums and means"),
+        ({"privacy_unit": {"missing": "center"}}, "missing: center goes with sums and means"),
+        ({"privacy_unit": {"center": 3.0}}, "center goes with bounded records"),
+        ({"privacy_unit": {"expected_distance": 3.0}}, "goes with bounded records"),
     ],
 )
 def test_what_does_not_go_with_a_histogram_is_refused_by_the_plan(

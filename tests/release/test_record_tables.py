@@ -5,6 +5,7 @@ of records, and memory is what the plan says.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ import zarr
 from dpdask.errors import SourceChanged, StoreError, VerificationFailed
 from dpdask.planning import ReleasePlan, make_plan, memory
 from dpdask.releases.api import release
+from dpdask.releases.series import Series, next_release
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from tests.support.forging import rewrite_card, scale_noise_std
@@ -215,6 +217,30 @@ def test_a_forged_card_does_not_verify(space: Workspace, forgery: str) -> None:
     rewrite_card(space.folder / "out.zarr", change)
     with pytest.raises(VerificationFailed, match=text):
         verify_release(str(space.folder / "out.zarr"))
+
+
+def test_a_table_in_a_zip_file_is_counted(space: Workspace) -> None:
+    write_table(space, 64)
+    folder = space.folder / "source.zarr"
+    shutil.make_archive(str(space.folder / "source.zarr-zipped"), "zip", folder)
+    zipped = {"url": str(space.folder / "source.zarr-zipped.zip")}
+    assert space.staged(**spec_of(space, source=zipped)) == space.staged(**spec_of(space))
+    release(spec_of(space, source=zipped))
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+def test_a_series_counts_what_a_table_gained(space: Workspace) -> None:
+    write_table(space, 100)
+    url = str(space.folder / "{start}-{stop}.zarr")
+    spec = parse_release_spec(spec_of(space, output={"url": url}))
+    series = Series("weekly", 0, max_window=64)
+    windows = []
+    while (due := next_release(space.ledger, spec, series)) is not None:
+        assert due.source.window is not None
+        windows.append((due.source.window.start, due.source.window.stop))
+        release(due)
+        verify_release(due.output.url, ledger=space.ledger)
+    assert windows == [(0, 64), (64, 100)]
 
 
 RELEASE = """
