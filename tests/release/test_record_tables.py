@@ -180,7 +180,7 @@ def test_task_sizes_threads_and_chunkings_never_change_a_byte(space: Workspace) 
 def _half_l1(card: dict[str, Any]) -> None:
     held = card["sensitivity"]["set"]["configuration"]
     held["l1_radius"] /= 2
-    held["l2"] = card["sensitivity"]["l2"] = 1.0
+    held["l2"] = card["sensitivity"]["l2"] = card["sensitivity"]["released_l2"] = 1.0
 
 
 def _quieter(card: dict[str, Any]) -> None:
