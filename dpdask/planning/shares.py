@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from dpdask.accounting import GaussianProfile
-from dpdask.errors import InvalidSpec
+from dpdask.errors import InvalidBudget, InvalidSpec
 from dpdask.privacy import PrivacyBudget
 from dpdask.queries import Clip, Query, Ranges
 
@@ -73,12 +73,22 @@ def budget_of_share(budget: PrivacyBudget, share: float) -> PrivacyBudget:
     """Return a budget that Gaussian noise meets with ``sqrt(share)`` of the mu of ``budget``.
 
     Guarantee: noise that meets the budgets of shares that add up to 1 meets ``budget`` together.
+
+    Raises:
+        InvalidSpec: No budget is so small, or so large.
     """
     mu = GaussianProfile.meeting(budget).mu * math.sqrt(share) * _DOWN
     epsilon = budget.epsilon * math.sqrt(share)
     delta = GaussianProfile(mu).delta(epsilon)
-    part = PrivacyBudget(epsilon=epsilon, delta=delta)
-    while GaussianProfile.meeting(part).mu > mu:  # delta was rounded up
-        delta *= _DOWN
+    try:
         part = PrivacyBudget(epsilon=epsilon, delta=delta)
+        while GaussianProfile.meeting(part).mu > mu:  # delta was rounded up
+            delta *= _DOWN
+            part = PrivacyBudget(epsilon=epsilon, delta=delta)
+    except InvalidBudget:
+        raise InvalidSpec(
+            f"source.arrays: a share of {share:.3g} of epsilon={budget.epsilon:g},"
+            f" delta={budget.delta:g} is out of range; choose larger shares, or a budget that is"
+            " neither so small nor so large"
+        ) from None
     return part

@@ -69,3 +69,9 @@ def test_shares_are_given_for_all_and_add_up_to_one() -> None:
         given_shares([0.4, 0.5])
     with pytest.raises(InvalidSpec, match="others have none"):
         given_shares([0.4, None])
+
+
+def test_a_share_of_a_budget_that_is_out_of_range_is_refused() -> None:
+    for epsilon, delta in ((1e-12, 1e-6), (1e6, 0.5)):
+        with pytest.raises(InvalidSpec, match=r"a share of 0\.5 of epsilon"):
+            budget_of_share(PrivacyBudget(epsilon=epsilon, delta=delta), 0.5)
