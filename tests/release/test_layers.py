@@ -109,7 +109,7 @@ def test_a_clamped_mean_lies_in_the_public_range(space: Workspace) -> None:
     changes = {
         "query": "mean",
         "privacy_unit": FEATURES,
-        "privacy": {"epsilon": 0.1, "delta": 1e-6},
+        "privacy": {"epsilon": 0.01, "delta": 1e-6},
     }
     space.release(**with_layers({**changes, "mechanism": "laplace"}, ["clamped"]))
     released = open_release_dataset(str(space.folder / "out.zarr"))
@@ -130,7 +130,7 @@ def test_clamped_ranges_lie_along_the_features_of_every_tile(space: Workspace) -
 
 def test_a_clamped_sum_lies_within_as_many_ranges_as_there_are_records(space: Workspace) -> None:
     space.source(people(20))
-    changes = {"query": "sum", "privacy_unit": RANGES, "privacy": {"epsilon": 0.1, "delta": 1e-6}}
+    changes = {"query": "sum", "privacy_unit": RANGES, "privacy": {"epsilon": 0.01, "delta": 1e-6}}
     space.release(**with_layers(changes, ["clamped"]))
     released = open_release_dataset(str(space.folder / "out.zarr"))
     assert np.array_equal(released.data_clamped, np.clip(released.data, 20 * -0.3, 20 * 0.4))

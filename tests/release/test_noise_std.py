@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from scipy import stats
 
 from dpdask import open_release, open_release_dataset
 from dpdask.errors import VerificationFailed
@@ -94,10 +93,12 @@ def _noise_in_stds(space: Workspace, case: str) -> tuple[np.ndarray[Any, Any], f
 
 
 def _fits(z: np.ndarray[Any, Any], excess: float) -> bool:
-    """Whether every column has variance 1, at p = 1e-12 over all of them."""
+    """Whether every column has variance 1.
+
+    Ten standard deviations leave p < 1e-12, though sums of squares are skewed.
+    """
     spread = math.sqrt((2 + excess) / z.shape[0])
-    worst = float(np.max(np.abs(np.mean(z**2, axis=0) - 1))) / spread
-    return 2 * z.shape[1] * float(stats.norm.sf(worst)) > 1e-12
+    return float(np.max(np.abs(np.mean(z**2, axis=0) - 1))) < 10 * spread
 
 
 @pytest.mark.parametrize("case", LAWS)
@@ -116,13 +117,13 @@ def test_one_level_for_all_would_be_wrong_where_noise_differs(space: Workspace) 
 
 
 def test_noise_of_second_moments_is_larger_on_the_diagonal(space: Workspace) -> None:
-    space.source(np.zeros((5, 100)), chunks=(5, 100))
-    space.release(query="second-moment", publish={"chunks": [30, 30]})
+    space.source(np.zeros((5, 2000)), chunks=(5, 2000))
+    space.release(query="second-moment", publish={"chunks": [700, 700]})
     released = open_release_dataset(str(space.folder / "out.zarr"))
     std = np.asarray(released.data_noise_std)
     assert np.allclose(std[0, 0] / std[0, 1], math.sqrt(2))
     z = np.asarray(released.data) / std
-    assert _fits(z[np.triu_indices(100, 1)][:, None], 0.0)
+    assert _fits(z[np.triu_indices(2000, 1)][:, None], 0.0)
     assert _fits(np.diag(z)[:, None], 0.0)
     assert not _fits(np.diag(z)[:, None] * std[0, 0] / std[0, 1], 0.0)
 
