@@ -190,6 +190,12 @@ class Variable:
         return (self.layout, *written)
 
     @property
+    def arrays(self) -> tuple[tuple[str, int | None], ...]:
+        """Where every private array that is read lies, with its record axis: source and labels."""
+        labels = ((digest, 0) for digest in self.source.label_digests)
+        return ((self.source.address_digest, self.query.units_axis), *labels)
+
+    @property
     def unchanged(self) -> bool:
         """Whether the source is still the one that was planned for."""
         return identity_of(self.source, self.component.layers) == self.identity
@@ -324,16 +330,15 @@ class ReleasePlan:
     @property
     def privacy_unit(self) -> PrivacyUnit:
         """Whom the release protects, as the ledger compares it."""
-        first, *others = self.variables
+        first = self.variables[0]
+        own = (first.source.address_digest, first.query.units_axis)
+        arrays = dict.fromkeys(array for variable in self.variables for array in variable.arrays)
         return PrivacyUnit(
             first.query.sensitivity.adjacency,
             first.query.max_contributions,
-            first.source.address_digest,
-            first.query.units_axis,
+            *own,
             self.spec.budget.array_in_other_dataset,
-            tuple(
-                (variable.source.address_digest, variable.query.units_axis) for variable in others
-            ),
+            tuple(array for array in arrays if array != own),
         )
 
     @property

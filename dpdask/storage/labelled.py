@@ -38,6 +38,11 @@ class LabelledSource(SourceArray):
         return sum(labels.length * labels.entry_bytes for _, labels in self.labels)
 
     @property
+    def label_digests(self) -> tuple[str, ...]:
+        """Digests of where labels of the records are."""
+        return tuple(labels.address_digest for _, labels in self.labels)
+
+    @property
     def label_entry_bytes(self) -> int:
         """The bytes of one record's labels."""
         return sum(labels.entry_bytes for _, labels in self.labels)

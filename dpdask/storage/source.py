@@ -139,12 +139,7 @@ class SourceArray:
     def read_codes(self, region: Region, scratch: Scratch | None = None) -> Array:
         """Return a region of stored numbers as the type that their attributes say.
 
-        Args:
-            region: which part of the source, or of its window.
-            scratch: returns memory to read into; the block is then valid until it is called again.
-
-        Raises:
-            StoreError: the region cannot be read.
+        ``scratch`` returns memory to read into, in which the block is valid until the next call.
         """
         absolute = self._absolute(region)
 
@@ -263,6 +258,11 @@ class SourceArray:
     def stored_bytes(self) -> int:
         """The size of what is read, uncompressed."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def label_digests(self) -> tuple[str, ...]:
+        """Digests of where labels of the records are; a source alone has none."""
+        return ()
 
     @property
     def label_entry_bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask import PrivacyBudget
 from dpdask.errors import DpdaskError, InvalidSpec, StoreError
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.planning.verified import recorded_answer
@@ -199,3 +200,31 @@ def test_no_refusal_tells_a_private_number_of_records(space: Workspace, part: st
             _plan(space, **spec)
         texts.append(str(refused.value))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("first", ["grouped", "counted"])
+def test_labels_are_charged_to_one_dataset(space: Workspace, first: str) -> None:
+    """The people whose labels they are would lose two budgets, and nobody would notice."""
+    space.ledger.open_dataset("others", PrivacyBudget(epsilon=1e6, delta=0.1))
+    space.source(np.zeros((6, 2)))
+    for name in ("origin", "other"):
+        space.source(np.array([7, 9, 7, 8, 8, 9]), name=name)
+    counted: dict[str, Any] = {
+        "query": {"name": "histogram", "edges": {"origin": {"values": [7, 8]}}},
+        "source": {"url": str(space.folder / "source.zarr")},
+        "privacy_unit": {"record_dim": 0},
+        "mechanism": "auto",
+    }
+    specs = {"grouped": _grouped(space), "counted": counted}
+    second = specs["counted" if first == "grouped" else "grouped"]
+    second["budget"] = {"ledger": space.ledger_url, "dataset": "others"}
+    second["output"] = {"url": str(space.folder / "second.zarr")}
+    space.release(**specs[first])
+    with pytest.raises(DpdaskError, match="charged to dataset 'people' already"):
+        space.release(**second)
+    assert space.ledger.spent_epsilon("others") == 0
+    if first == "grouped":
+        second["query"]["edges"] = {"other": {"values": [7, 8]}}
+    else:
+        second["query"]["by"]["array"] = "other"
+    space.release(**second)
