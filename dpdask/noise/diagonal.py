@@ -107,10 +107,11 @@ class Factor(abc.ABC):
 
     def common_power(self, other: Factor) -> float:
         """tr(S T) of S = U U' and of T = V V', V another factor of the size: ||U' V||_F^2."""
-        own, others = self.diagonal(), other.diagonal()
-        if own is not None and others is not None:
-            squares = np.square(own) * np.square(others)
-            return math.fsum(np.broadcast_to(squares, self.size))
+        for one, two in ((self, other), (other, self)):
+            diagonal = one.diagonal()
+            if diagonal is not None:
+                squares = np.square(diagonal) * two.row_variances()
+                return math.fsum(np.broadcast_to(squares, self.size))
         return float(np.linalg.norm(self.to_dense().T @ other.to_dense())) ** 2
 
     @abc.abstractmethod

@@ -282,6 +282,19 @@ class LowRankFactor(Factor):
         """base^2 + sum_i (scales_i^2 - base^2) V_ji^2."""
         return self.directions**2 @ (self.scales**2 - self.base**2) + self.base**2
 
+    def common_power(self, other: Factor) -> float:
+        """From V' W alone for another low-rank factor of directions W: no matrix of all entries."""
+        if not isinstance(other, LowRankFactor):
+            return super().common_power(other)
+        own, others = self.scales**2 - self.base**2, other.scales**2 - other.base**2
+        overlap = np.square(self.directions.T @ other.directions)
+        return (
+            self.size * self.base**2 * other.base**2
+            + other.base**2 * math.fsum(own)
+            + self.base**2 * math.fsum(others)
+            + float(own @ overlap @ others)
+        )
+
     def times(self, scale: float) -> Factor:
         """Another low-rank factor."""
         return LowRankFactor(self.base * scale, self.directions, self.scales * scale)

@@ -72,6 +72,11 @@ SQUARE: list[Noise] = [
     KroneckerNoise((DenseFactor([[2.0, 1.0], [0.0, 1.0]]), DenseFactor([[1.0, 0.0], [-3.0, 1.0]]))),
     KroneckerNoise((LowRankFactor(1.5, DIRECTION, [4.0]), DiagonalFactor([1.0, 3.0, 0.1]))),
     KroneckerNoise((DiagonalFactor([1.0, 3.0]), DiagonalFactor([5.0, 0.25]))),
+    KroneckerNoise((DiagonalFactor([1.0, 3.0, 2.0]), DenseFactor(np.eye(3) + 0.4))),
+    KroneckerNoise((DenseFactor(np.eye(3) + 0.4), LowRankFactor(1.5, DIRECTION, [4.0]))),
+    KroneckerNoise(
+        (LowRankFactor(1.5, DIRECTION, [4.0]), LowRankFactor(0.5, DIRECTION[::-1], [0.1]))
+    ),
     KroneckerNoise((ScaledIdentity(3, 2.0), DiagonalFactor([5.0, 0.25, 1.0]))),
 ]
 
@@ -91,6 +96,20 @@ def _symmetrised_variance(noise: Noise) -> float:
 @pytest.mark.parametrize("noise", SQUARE)
 def test_noise_of_a_symmetrised_matrix_is_that_of_its_whole_covariance(noise: Noise) -> None:
     assert noise.symmetrised_std**2 == pytest.approx(_symmetrised_variance(noise), rel=1e-12)
+
+
+def test_few_directions_in_a_long_mode_need_no_matrix_of_all_entries() -> None:
+    size = 200_000
+    direction = np.full((size, 1), 1 / math.sqrt(size))
+    factor = LowRankFactor(2.0, direction, [3.0])
+    noise = KroneckerNoise((factor, factor))
+    trace = (size - 1) * 4.0 + 9.0
+    squares = (size - 1) * 16.0 + 81.0
+    expected = math.sqrt((trace**2 + squares) / 2) / size
+    assert noise.symmetrised_std == pytest.approx(expected, rel=1e-12)
+    diagonal = KroneckerNoise((factor, ScaledIdentity(size, 1.5)))
+    expected = math.sqrt((trace * size * 2.25 + trace * 2.25) / 2) / size
+    assert diagonal.symmetrised_std == pytest.approx(expected, rel=1e-12)
 
 
 def test_correlated_factors_do_not_follow_the_formula_of_independent_entries() -> None:
