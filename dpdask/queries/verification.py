@@ -263,5 +263,5 @@ def sum_rounding(answer: RecordedAnswer, *, power: int) -> float:
         power: 1 for sums of entries, 2 for sums of products.
     """
     fine: float = float(answer.grid["record_step"]) ** power
-    rounds = not fine >= answer.step * (1 - 1e-9)
-    return math.sqrt(answer.entries) * answer.step if rounds else 0.0
+    on_the_grid = math.isclose(fine, answer.step, rel_tol=1e-9)  # never coarser
+    return 0.0 if on_the_grid else math.sqrt(answer.entries) * answer.step

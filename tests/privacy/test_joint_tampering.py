@@ -43,6 +43,16 @@ RELEASES: dict[str, dict[str, Any]] = {
         "query": {"name": "sum", "by": {"array": "group", "groups": [3, 7]}},
         "privacy_unit": {"ranges": [250, 320], "center": 260, "missing": "count"},
     },
+    "covariance": {
+        "query": "covariance",
+        "privacy_unit": {
+            "l2_clip_norm": 30.0,
+            "center": 285.0,
+            "adjacency": "add-remove-one",
+            "max_contributions": 2,
+        },
+    },
+    "covariance, replace-one": {"query": "covariance", "privacy_unit": {"ranges": PER_FEATURE}},
     "laplace": {
         "query": "sum",
         "mechanism": "laplace",
@@ -83,6 +93,36 @@ WRONG: dict[str, list[tuple[str, list[Any]]]] = {
         ("query.groups.0.groups", [[3], [3, 7, 8], None]),
         ("query.record_entries", [2, 6]),
         ("query.counts", ["none", "records"]),
+    ],
+    "covariance": [
+        ("privacy_unit.bound.norm", [NAN, INF, 0.0, -30.0, 60.0]),
+        ("privacy_unit.bound.center", [NAN, INF, None]),
+        ("privacy_unit.max_contributions", [1, 3]),
+        ("privacy_unit.adjacency", ["replace-one"]),
+        ("query.center", ["public", "", None]),
+        ("query.counts", ["none", "", None]),
+        ("query.answer_shape", [[3, 4], [9, 1], [9]]),
+        ("query.name", ["covariance", "second-moment", "counted-sum"]),
+        ("sensitivity.set.configuration.l2", [1.0, NAN]),
+        ("parts", [[]]),
+        ("parts.0.name", ["count", "other", ""]),
+        ("parts.1.name", ["sum", "other", ""]),
+        ("parts.0.noise.configuration.sigma", [1.0, NAN]),
+        ("parts.1.noise.configuration.sigma", [0.01, NAN]),
+        ("parts.0.noise.configuration.shape", [[1], [2], [9]]),
+        ("parts.1.noise.configuration.shape", [[3]]),
+        ("parts.0.grid.step", [1e6]),
+        ("noise.configuration.sigma", [1.0, NAN]),
+        ("grid.record_step", [None]),
+    ],
+    "covariance, replace-one": [
+        ("privacy_unit.bound.center.0", [NAN, None, INF, 100.0, 2000.0]),
+        ("privacy_unit.bound.center", [None, [285.0], [285.0, 160.0]]),
+        ("privacy_unit.bound.ranges.1.1", [NAN, INF, -1.0, 640.0]),
+        ("privacy_unit.bound.ranges.2.0", [NAN, -INF, 0.0, 2000.0]),
+        ("query.center", ["public"]),
+        ("query.counts", ["records"]),
+        ("parts.0.noise.configuration.sigma", [1.0, NAN]),
     ],
     "laplace": [
         ("noise.configuration.scale", [1.0, NAN, 0.0]),
@@ -162,3 +202,33 @@ def test_a_forged_release_is_refused_and_a_resealed_one_is_not(
     rewrite_card(group, forge)
     with pytest.raises(VerificationFailed):
         verify_release(str(group))
+
+
+def test_counts_that_are_published_but_not_charged_are_refused(space: Workspace) -> None:
+    """A card that hides its counts, so that the sum alone could state a smaller guarantee."""
+    group = _released(space, "groups")
+
+    def hide(card: Any) -> None:
+        del card["parts"]
+        card["query"]["counts"] = "none"
+
+    rewrite_card(group, hide)
+    with pytest.raises(VerificationFailed, match="none that its query releases"):
+        verify_release(str(group))
+
+
+@pytest.mark.parametrize("release", ["counts of records", "covariance"])
+@pytest.mark.parametrize("step", [NAN, INF, 1e9, -1e9])
+def test_rounding_is_charged_whatever_the_card_says_of_the_step_of_records(
+    space: Workspace, release: str, step: float
+) -> None:
+    """Noise that is just too small does not verify because records would not be rounded."""
+    group = _released(space, release)
+    card = json.loads((group / "zarr.json").read_text())["attributes"]["dp"]
+    assert _holds(card)
+    assert card["grid"]["record_step"] is not None
+    card["grid"]["record_step"] = step
+    for part in (card, *card["parts"]):
+        part["noise"]["configuration"]["sigma"] *= 1 - 1e-6
+        part["grid"]["step"] *= 1 - 1e-6
+    assert not _holds(card)
