@@ -178,13 +178,16 @@ def test_plain_and_compressed_chunks_decode_alike(
     assert np.shares_memory(block, scratch)
 
 
-def test_packed_float32_is_decoded_in_float64_where_xarray_keeps_float32(tmp_path: Path) -> None:
-    encoding = {"dtype": "f4", "scale_factor": 0.1, "add_offset": 1.0}  # the fill value is NaN
+@pytest.mark.parametrize(("dtype", "digit"), [("f4", 1e-6), ("f2", 1e-2)])
+def test_packed_floats_are_decoded_in_float64_where_xarray_keeps_their_type(
+    tmp_path: Path, dtype: str, digit: float
+) -> None:
+    encoding = {"dtype": dtype, "scale_factor": 0.1, "add_offset": 1.0}  # the fill value is NaN
     xr.Dataset({"x": (("a", "b"), HOLES)}).to_zarr(tmp_path / "s.zarr", encoding={"x": encoding})
     shown = xr.open_zarr(tmp_path / "s.zarr")["x"].values
     values = read(opened(tmp_path / "s.zarr"))
-    assert (shown.dtype, values.dtype) == (np.float32, np.float64)
-    np.testing.assert_allclose(values, shown, rtol=0, atol=1e-6)
+    assert (shown.dtype, values.dtype) == (np.dtype(dtype), np.float64)
+    np.testing.assert_allclose(values, shown, rtol=0, atol=digit)
     stored = zarr.open_array(tmp_path / "s.zarr" / "x", mode="r")[...]
     np.testing.assert_array_equal(values, np.asarray(stored).astype("f8") * 0.1 + 1.0)
 
