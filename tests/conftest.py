@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from dpdask import Adjacency, L2Ball, Origin, PrivacyBudget
+from tests.support.databases import postgres, url
 from tests.support.workspace import space
 
-__all__ = ["space"]
+__all__ = ["postgres", "space", "url"]
 
 # Ledgers of tests, and of the processes they start, make their master key here and not in the
 # user's own folder.

@@ -94,13 +94,15 @@ def ledger_list(url: str, as_json: bool) -> None:
 def ledger_show(dataset: str, url: str, as_json: bool) -> None:
     """Show one dataset and its releases."""
     from dpdask.ledger import Ledger
-    from dpdask.views.terminal import ledger_table, release_table
+    from dpdask.views.terminal import axis_table, ledger_table, release_table
 
     state = Ledger(url, create=False).state(dataset)
     if as_json:
         print_json(state.to_dict())
     else:
         console().print(ledger_table([state]))
+        if state.axes:
+            console().print(axis_table(state))
         console().print(release_table(state))
 
 

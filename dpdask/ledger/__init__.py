@@ -3,6 +3,8 @@
 from dpdask.ledger.charges import charged_after
 from dpdask.ledger.ledger import Ledger
 from dpdask.ledger.models import (
+    Block,
+    ChargedAxis,
     DatasetState,
     Forecast,
     LedgerEntry,
@@ -16,6 +18,8 @@ from dpdask.ledger.open import open_ledger
 from dpdask.ledger.upgrade import upgrade_ledger
 
 __all__ = [
+    "Block",
+    "ChargedAxis",
     "DatasetState",
     "Forecast",
     "Ledger",

@@ -1,31 +1,49 @@
 """Whether one more release may be charged to a dataset: privacy unit, array, and the total.
 
-Every check reads indexed columns and the newest sums, so its cost does not grow with past releases.
+Every check reads indexed columns, the newest sums, and the segments that a block overlaps, so its
+cost does not grow with past releases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, select, text
 
 from dpdask.accounting import Dominated
 from dpdask.errors import LedgerError
+from dpdask.ledger.blocks import BlockCharge, load_axes
 from dpdask.ledger.charges import Spent, charge_of, check_within
 from dpdask.ledger.hash_chain import Standing, payload_of
 from dpdask.ledger.models import PrivacyUnit
 from dpdask.ledger.schema import entries, fetch_entry
 from dpdask.privacy import PrivacyProfile
 
-__all__ = ["admit", "lock_arrays"]
+__all__ = ["Admission", "admit", "lock_arrays"]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What one release is charged.
+
+    Args:
+        charge: what it costs its privacy units.
+        block: what it does to the charges along an axis; None if all units are charged.
+        spent: the dataset's sums afterwards.
+    """
+
+    charge: Dominated
+    block: BlockCharge | None
+    spent: Spent
 
 
 def admit(
     connection: Connection,
     standing: Standing,
     parts: Sequence[tuple[PrivacyProfile, PrivacyUnit]],
-) -> tuple[list[Dominated], Spent]:
-    """Return what each release would be charged, and the sums afterwards.
+) -> list[Admission]:
+    """Return what each release would be charged, one after the other.
 
     Args:
         connection: the caller's transaction.
@@ -42,13 +60,19 @@ def admit(
             _check_axis(connection, standing.dataset, array, record_axis)
             if not privacy_unit.array_in_other_dataset:
                 _check_array(connection, standing.dataset, array)
-    spent, charges = standing.spent, []
-    for profile, _ in parts:
+    axes = load_axes(connection, standing.dataset, [unit for _, unit in parts])
+    spent, admissions = standing.spent, []
+    for profile, privacy_unit in parts:
         charge = charge_of(profile, spent, standing.total)
-        spent += Spent.on(charge)
+        amount, block = Spent.on(charge), None
+        if privacy_unit.block is not None:
+            key = (privacy_unit.block_arrays, privacy_unit.block.axis)
+            block = axes[key].add(key, privacy_unit.block, amount)
+            amount = block.grown
+        spent += amount
         check_within(standing.dataset, standing.total, standing.spent, spent)
-        charges.append(charge)
-    return charges, spent
+        admissions.append(Admission(charge, block, spent))
+    return admissions
 
 
 def lock_arrays(connection: Connection, privacy_unit: PrivacyUnit) -> None:
@@ -82,6 +106,17 @@ def _check_privacy_unit(connection: Connection, dataset: str, privacy_unit: Priv
             f"dataset {dataset!r} is accounted for privacy units of up to {contributions}"
             f" records; one of up to {privacy_unit.contributions} cannot be added to it: use"
             f" privacy_unit.max_contributions: {contributions}"
+        )
+    per = payload.get("per")
+    if per != privacy_unit.per:
+        known, other = (
+            f"per {name}" if name else "of whole records" for name in (per, privacy_unit.per)
+        )
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted for privacy units {known}; a release for units"
+            f" {other} cannot be added to it: use"
+            f" {f'privacy_unit.per: {per}' if per else 'no privacy_unit.per'}, or a dataset of"
+            " their own"
         )
 
 

@@ -6,11 +6,13 @@ from sqlalchemy import Connection, select
 
 from dpdask.accounting import Dominated, profile_from_dict
 from dpdask.errors import LedgerCorrupt
+from dpdask.ledger.blocks import AxisCharges, AxisKey, segments_in_tables
 from dpdask.ledger.charges import NOTHING, Spent, covers, fits
 from dpdask.ledger.hash_chain import GENESIS, check_link, payload_of, spent_after, total_in
+from dpdask.ledger.models import Block, PrivacyUnit
 from dpdask.ledger.payloads import charge_in, index_columns, is_version_1
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries
-from dpdask.privacy import PrivacyBudget
+from dpdask.privacy import Adjacency, PrivacyBudget
 from dpdask.types import Json
 
 __all__ = ["audit"]
@@ -39,15 +41,22 @@ def _audit_dataset(connection: Connection, name: str) -> int:
     if old_count:
         _audit_version_1(name, rows[:old_count], rows[old_count])
         before = rows[old_count - 1]
+    axes: dict[AxisKey, AxisCharges] = {}
     for row in rows[old_count:]:
         payload = check_link(row, before)
         if row.kind == "reserve":
             _check_charge(row, payload, total)
+            _check_block(row, payload, axes)
         elif charge_in(payload) is not None or (row.kind == "open") != (before is None):
             raise LedgerCorrupt(
                 f"entry {row.sequence} of dataset {name!r} is not a valid entry of the ledger"
             )
         before = row
+    if segments_in_tables(connection, name) != {key: axes[key].segments for key in axes}:
+        raise LedgerCorrupt(
+            f"the charges of blocks of dataset {name!r} are not those of its entries: the ledger"
+            " was changed; restore a backup"
+        )
     return len(rows)
 
 
@@ -60,6 +69,28 @@ def _check_charge(row: EntryRow, payload: Json, total: PrivacyBudget) -> None:
     if not fits(spent_after(row), total):
         raise LedgerCorrupt(
             f"entry {row.sequence} of dataset {row.dataset!r} passes the dataset's total"
+        )
+
+
+def _check_block(row: EntryRow, payload: Json, axes: dict[AxisKey, AxisCharges]) -> None:
+    """Compute again what a release of a block does to the charges along its axis."""
+    recorded, charge = payload.get("parallel"), charge_in(payload)
+    if recorded is None or charge is None:
+        return
+    unit = PrivacyUnit(
+        adjacency=Adjacency(payload["adjacency"]),
+        contributions=payload["contributions"],
+        array=payload["array"],
+        record_axis=payload["record_axis"],
+        block=Block(recorded["axis"], recorded["start"], recorded["stop"]),
+    )
+    assert unit.block is not None
+    key = (recorded["arrays"], unit.block.axis)
+    computed = axes.setdefault(key, AxisCharges()).add(key, unit.block, Spent.on(charge))
+    if computed.to_dict() != recorded:
+        raise LedgerCorrupt(
+            f"entry {row.sequence} of dataset {row.dataset!r} charges its block other sums than"
+            " those before it lead to"
         )
 
 

@@ -53,6 +53,14 @@ class Spent:
     def __sub__(self, other: Spent) -> Spent:
         return Spent(self.mu_squared - other.mu_squared, self.delta0 - other.delta0)
 
+    def times(self, count: int) -> Spent:
+        """Return what ``count`` equal charges add."""
+        return Spent(self.mu_squared * count, self.delta0 * count)
+
+    def maximum(self, other: Spent) -> Spent:
+        """Return the larger of the two sums of mu^2, and of the two sums of delta0."""
+        return Spent(max(self.mu_squared, other.mu_squared), max(self.delta0, other.delta0))
+
     @property
     def profile(self) -> Dominated:
         """The profile of everything together, rounded up."""

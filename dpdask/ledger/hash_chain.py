@@ -19,7 +19,7 @@ from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import random_bytes
 from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.models import LedgerHead
-from dpdask.ledger.payloads import charge_in, decode_payload, encode_payload, index_columns
+from dpdask.ledger.payloads import added_by, decode_payload, encode_payload, index_columns
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries, fetch_entry
 from dpdask.privacy import PrivacyBudget
 from dpdask.types import Json
@@ -134,8 +134,7 @@ def check_link(row: EntryRow, before: EntryRow | None) -> Json:
     sums = (row.mu_squared, row.delta)
     if payload.get("sequence") != row.sequence or tuple(payload["spent"]) != sums:
         raise _broken(row, "has another position or other sums than it says")
-    charge = charge_in(payload)
-    if spent_after(row) != previous_spent + (NOTHING if charge is None else Spent.on(charge)):
+    if spent_after(row) != previous_spent + added_by(payload):
         raise _broken(row, "does not add its charge to what was spent before it")
     return payload
 
@@ -188,14 +187,11 @@ def append(
     if standing is not None:
         spent, clock = standing.spent, standing.clock
         sequence, previous = standing.head.sequence + 1, standing.head.hash
-    charged: Json = {}
     if charge is not None:
-        spent += Spent.on(charge)
-        charged = {"charge": {"mu": charge.mu, "delta0": charge.delta0}}
-    mu_squared, delta = spent.digits()
+        payload = {**payload, "charge": {"mu": charge.mu, "delta0": charge.delta0}}
+    mu_squared, delta = (spent + added_by(payload)).digits()
     complete: Json = {
         **payload,
-        **charged,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sequence": sequence,
         "spent": [mu_squared, delta],

@@ -8,6 +8,7 @@ import json
 from sqlalchemy import Connection, select
 
 from dpdask.accounting import profile_from_dict
+from dpdask.ledger.blocks import charged_axes
 from dpdask.ledger.hash_chain import Standing, payload_of, spent_after, steps_of, total_in
 from dpdask.ledger.models import (
     DatasetState,
@@ -45,6 +46,7 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
         releases={row.fingerprint: row.kind for row in rows},
         details=details,
         head=standing.head,
+        axes=tuple(charged_axes(connection, standing.dataset, standing.total.delta)),
     )
 
 

@@ -21,6 +21,8 @@ from dpdask.keystream import ReleaseKey
 from dpdask.ledger import steps
 from dpdask.ledger.admission import admit
 from dpdask.ledger.auditing import audit
+from dpdask.ledger.blocks import blocks_since, charged_since
+from dpdask.ledger.forecasts import forecast_of
 from dpdask.ledger.hash_chain import payload_of, spent_after
 from dpdask.ledger.history import dataset_state, ledger_entry, series_windows
 from dpdask.ledger.keys import KeyWrapper, find_master_key
@@ -163,10 +165,8 @@ class Ledger:
         self._keys.check_master_key()
         with self._transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
-            _, after = admit(connection, standing, parts)
-        delta = standing.total.delta
-        before = standing.spent.profile.epsilon(delta)
-        return Forecast(standing.total, before, after.profile.epsilon(delta))
+            admissions = admit(connection, standing, parts)
+        return forecast_of(standing, admissions)
 
     def reserve(
         self,
@@ -240,7 +240,10 @@ class Ledger:
         with self._transaction() as connection:
             spent = steps.known_dataset(connection, dataset).spent
             row = fetch_entry(connection, earlier)
-        recent = spent if row is None else spent - spent_after(row)
+            recent = spent if row is None else spent - spent_after(row)
+            sequence = 0 if row is None else row.sequence
+            if blocks_since(connection, dataset, sequence):
+                recent = charged_since(connection, dataset, sequence)
         return recent.profile if recent.mu_squared or recent.delta0 else None
 
     def put_once(self, fingerprint: str, name: str, text: str) -> str:

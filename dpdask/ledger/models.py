@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from dataclasses import dataclass
 from typing import TypedDict
 
+from dpdask.errors import LedgerError
 from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
 
 __all__ = [
     "CLOSING",
+    "Block",
+    "ChargedAxis",
     "DatasetState",
     "Forecast",
     "LedgerEntry",
@@ -18,10 +23,14 @@ __all__ = [
     "ReleaseDetails",
     "Reservation",
     "SeriesWindow",
+    "WindowForecast",
 ]
 
 CLOSING = ("commit", "burn")
 """The steps that close a release."""
+
+LARGEST_INDEX = 2**62
+"""The largest index that a block may end at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,29 @@ class LedgerHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Indices ``start`` to ``stop`` of an axis along which every privacy unit has one index.
+
+    Releases of disjoint blocks protect disjoint units, so their charges do not add up.
+    """
+
+    axis: int
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not (self.axis >= 0 and 0 <= self.start < self.stop <= LARGEST_INDEX):
+            raise LedgerError(
+                f"axis {self.axis}, {self.start} to {self.stop} is not a valid block of an array;"
+                " give 0 <= start < stop"
+            )
+
+    def to_dict(self) -> Json:
+        """Return what a reservation records."""
+        return {"axis": self.axis, "start": self.start, "stop": self.stop}
+
+
+@dataclass(frozen=True, slots=True)
 class PrivacyUnit:
     """Whom a release protects. All releases of a dataset must protect the same privacy unit.
 
@@ -54,6 +86,10 @@ class PrivacyUnit:
         array_in_other_dataset: whether the curator accepts that another dataset's budget is spent
             on the same array.
         further_arrays: digest and record axis of every further array of the same release.
+        per: the dimension along which a privacy unit is one index only, beside that of its
+            records: one person's ``day``; None where it is a whole record.
+        block: the part of an axis that the release reads, where every privacy unit has one index
+            along that axis; None where it is charged to all units of the dataset.
     """
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
@@ -62,6 +98,18 @@ class PrivacyUnit:
     record_axis: int | None = None
     array_in_other_dataset: bool = False
     further_arrays: tuple[tuple[str, int | None], ...] = ()
+    per: str | None = None
+    block: Block | None = None
+
+    def __post_init__(self) -> None:
+        if self.block is None:
+            return
+        several = self.contributions > 1 and self.block.axis == self.record_axis
+        if self.array is None or self.adjacency is not Adjacency.REPLACE_ONE or several:
+            raise LedgerError(
+                "a block needs an array, replace-one, and units that have one index along its axis;"
+                " charge the release without a block"
+            )
 
     @property
     def arrays(self) -> tuple[tuple[str, int | None], ...]:
@@ -69,9 +117,17 @@ class PrivacyUnit:
         first = () if self.array is None else ((self.array, self.record_axis),)
         return (*first, *self.further_arrays)
 
+    @property
+    def block_arrays(self) -> str:
+        """A digest of what is read together: charges along an axis of it are kept together."""
+        digests = [array for array, _ in self.arrays]
+        return digests[0] if len(digests) == 1 else _digest_of(digests)
+
     def to_dict(self) -> Json:
-        """Return what a reservation records."""
+        """Return what a reservation records, but for its block."""
         accepted: Json = {"array_in_other_dataset": True} if self.array_in_other_dataset else {}
+        if self.per is not None:
+            accepted["per"] = self.per
         return {
             "adjacency": str(self.adjacency),
             "contributions": self.contributions,
@@ -81,6 +137,10 @@ class PrivacyUnit:
         }
 
 
+def _digest_of(digests: list[str]) -> str:
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """A charged release: ``new`` if this call charged it, else it was charged before."""
@@ -88,6 +148,31 @@ class Reservation:
     dataset: str
     fingerprint: str
     new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChargedAxis:
+    """An axis along which every privacy unit has one index, and what its indices were charged.
+
+    Args:
+        array: a digest of where the array is.
+        axis: the axis.
+        start: the first index that was charged.
+        stop: the index after the last one.
+        segments: how many parts with different charges the ledger keeps.
+        largest_epsilon: the largest charge of any index, at the total's delta.
+    """
+
+    array: str
+    axis: int
+    start: int
+    stop: int
+    segments: int
+    largest_epsilon: float
+
+    def to_dict(self) -> Json:
+        """Return it for JSON."""
+        return dataclasses.asdict(self)
 
 
 class ReleaseDetails(TypedDict):
@@ -114,6 +199,7 @@ class DatasetState:
         releases: the last step of each release, by fingerprint.
         details: what may be shown of each release, by fingerprint.
         head: the newest entry of its chain.
+        axes: the axes along which disjoint blocks were charged.
     """
 
     name: str
@@ -122,6 +208,7 @@ class DatasetState:
     releases: dict[str, str]
     details: dict[str, ReleaseDetails]
     head: LedgerHead
+    axes: tuple[ChargedAxis, ...] = ()
 
     @property
     def spent_epsilon(self) -> float:
@@ -143,6 +230,7 @@ class DatasetState:
             "spent_epsilon": self.spent_epsilon,
             "spent": None if self.spent is None else self.spent.to_dict(),
             "head": self.head.to_dict(),
+            "axes": [axis.to_dict() for axis in self.axes],
             "releases": [
                 {**self.details[fingerprint], "last_step": step}
                 for fingerprint, step in self.releases.items()
@@ -151,12 +239,49 @@ class DatasetState:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowForecast:
+    """The window of a release whose charge does not add up with that of disjoint windows.
+
+    Args:
+        spent: the epsilon that the most charged of its units has lost afterwards.
+        left: the epsilon that a release of a window without any charge could still spend.
+    """
+
+    spent: float
+    left: float
+
+    def to_dict(self) -> Json:
+        """Return it for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
-    """The epsilon of a dataset before and after further releases, at its total's delta."""
+    """The epsilon of a dataset before and after further releases, at its total's delta.
+
+    Args:
+        total: all that the dataset may ever spend.
+        before: what it has spent.
+        after: what it will have spent.
+        more: how many more times the same would fit, at most a million; None if nothing is charged.
+        window: of a single release of a block.
+    """
 
     total: PrivacyBudget
     before: float
     after: float
+    more: int | None = None
+    window: WindowForecast | None = None
+
+    def to_dict(self) -> Json:
+        """Return the forecast for JSON."""
+        return {
+            "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
+            "spent_before": self.before,
+            "spent_after": self.after,
+            "more": self.more,
+            "window": None if self.window is None else self.window.to_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)

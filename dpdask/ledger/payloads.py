@@ -9,9 +9,18 @@ from __future__ import annotations
 import json
 
 from dpdask.accounting import Dominated
+from dpdask.errors import LedgerCorrupt
+from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.types import Json
 
-__all__ = ["charge_in", "decode_payload", "encode_payload", "index_columns", "is_version_1"]
+__all__ = [
+    "added_by",
+    "charge_in",
+    "decode_payload",
+    "encode_payload",
+    "index_columns",
+    "is_version_1",
+]
 
 # Keys of reservations in 0.1.0, and today's keys.
 _RENAMED_KEYS = {
@@ -45,6 +54,26 @@ def charge_in(payload: Json) -> Dominated | None:
     """Return what an entry charges, None if it charges nothing."""
     charge = payload.get("charge")
     return None if charge is None else Dominated(charge["mu"], charge["delta0"])
+
+
+def added_by(payload: Json) -> Spent:
+    """Return what an entry adds to the sums of its dataset.
+
+    That is its charge, or by how much a release of a block lets the largest charge grow: nothing
+    to all of its charge.
+    """
+    charge = charge_in(payload)
+    if charge is None:
+        return NOTHING
+    amount = Spent.on(charge)
+    if "parallel" not in payload:
+        return amount
+    grown = Spent.read(*payload["parallel"]["grown"])
+    if not (0 <= grown.mu_squared <= amount.mu_squared and 0 <= grown.delta0 <= amount.delta0):
+        raise LedgerCorrupt(
+            f"entry {payload['sequence']} lets the largest charge grow by more than its own"
+        )
+    return grown
 
 
 def index_columns(kind: str, payload: Json) -> Json:

@@ -2,9 +2,10 @@
 
 ``dpdask_release_keys`` alone holds keys, wrapped by a master key that is stored elsewhere, and its
 rows are deleted when a release is committed or burned. All other tables only grow
-(:mod:`dpdask.ledger.triggers`). What an entry says is in its payload, which the chain of hashes
-covers; the other columns repeat parts of it so that the database can look them up without reading
-every row, and :meth:`Ledger.verify` compares the two.
+(:mod:`dpdask.ledger.triggers`); rows of ``dpdask_blocks`` are marked, once, as replaced. What an
+entry says is in its payload, which the chain of hashes covers; the other columns repeat parts of it
+so that the database can look them up without reading every row, and :meth:`Ledger.verify` compares
+the two.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from sqlalchemy import (
+    BigInteger,
     Column,
     Connection,
     Engine,
@@ -43,6 +45,8 @@ from dpdask.signals import signals_deferred
 __all__ = [
     "SCHEMA_VERSION",
     "EntryRow",
+    "add_blocks",
+    "blocks",
     "connect",
     "create_tables",
     "database_file",
@@ -58,7 +62,7 @@ __all__ = [
     "settings",
 ]
 
-SCHEMA_VERSION = 2  # 0.1.0 recorded no version; it counts as 1
+SCHEMA_VERSION = 3  # 0.1.0 recorded no version; it counts as 1. 0.2.0 has 2: no blocks
 
 _metadata = MetaData()
 
@@ -124,6 +128,25 @@ release_keys = Table(
     Column("fingerprint", String(64), primary_key=True),
     Column("wrapped", Integer, nullable=False),
     Column("content", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+
+blocks = Table(
+    "dpdask_blocks",
+    _metadata,
+    # What the units of a part of an axis were charged so far; see dpdask.ledger.blocks.
+    Column("dataset", ForeignKey("dpdask_datasets.name"), primary_key=True),
+    Column("array", String(64), primary_key=True),
+    Column("axis", Integer, primary_key=True, autoincrement=False),
+    Column("written", Integer, primary_key=True, autoincrement=False),  # by this entry
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("stop", BigInteger, nullable=False),
+    Column("mu_squared", _plain(80), nullable=False),
+    Column("delta", _plain(80), nullable=False),
+    Column("replaced", Integer),  # by this entry; null while it holds
+    Index("dpdask_blocks_current", "dataset", "array", "axis", "replaced", "start"),
+    Index("dpdask_blocks_written", "dataset", "written"),
     sqlite_with_rowid=False,
 )
 
@@ -280,6 +303,16 @@ def create_tables(connection: Connection) -> None:
 
     _metadata.create_all(connection, checkfirst=False)
     for statement in trigger_statements(connection.dialect.name):
+        connection.execute(text(statement))
+    connection.execute(schema.insert().values(version=SCHEMA_VERSION))
+
+
+def add_blocks(connection: Connection) -> None:
+    """Add what a ledger of 0.2.0 does not have, in the caller's transaction."""
+    from dpdask.ledger.triggers import block_statements
+
+    blocks.create(connection)
+    for statement in block_statements(connection.dialect.name):
         connection.execute(text(statement))
     connection.execute(schema.insert().values(version=SCHEMA_VERSION))
 

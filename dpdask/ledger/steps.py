@@ -15,6 +15,7 @@ from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger.admission import admit, lock_arrays
+from dpdask.ledger.blocks import write_block
 from dpdask.ledger.charges import covers
 from dpdask.ledger.hash_chain import (
     Standing,
@@ -107,9 +108,14 @@ def reserve(
     if release_id is not None and entry_with_id(connection, release_id) is not None:
         raise LedgerError("another release took over this one's lock on the output; start it again")
     lock_arrays(connection, privacy_unit)
-    [charge], _ = admit(connection, standing, [(profile, privacy_unit)])
+    [admission] = admit(connection, standing, [(profile, privacy_unit)])
     complete = {**payload, "profile": profile.to_dict(), **privacy_unit.to_dict()}
-    append(connection, dataset, standing, "reserve", complete, fingerprint, charge)
+    block = admission.block
+    if block is not None:
+        complete["parallel"] = block.to_dict()
+    head = append(connection, dataset, standing, "reserve", complete, fingerprint, admission.charge)
+    if block is not None:
+        write_block(connection, dataset, head.sequence, block)
     for number, (array, record_axis) in enumerate(privacy_unit.further_arrays, start=2):
         standing = known_dataset(connection, dataset, lock=True)
         noted = {"once_name": f"array {number}", "array": array, "record_axis": record_axis}

@@ -16,6 +16,7 @@ from dpdask.ledger import Forecast, PrivacyUnit
 from dpdask.mechanisms import Choice
 from dpdask.noise import Noise, NoiseLevel
 from dpdask.planning.accuracy import Accuracy, accuracy_of
+from dpdask.planning.disjoint import block_of, one_index_axis, unit_slice
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.tiling import Tiling
@@ -242,7 +243,7 @@ class Variable:
                 "dtype": source.dtype,
                 "chunks": list(source.chunks),
             },
-            **in_words(query, source),
+            **in_words(query, source, one_index_axis(self.spec, source)),
             "output": {
                 "shape": list(layout.shape),
                 "dtype": layout.dtype,
@@ -339,6 +340,8 @@ class ReleasePlan:
             *own,
             self.spec.budget.array_in_other_dataset,
             tuple(array for array in arrays if array != own),
+            per=unit_slice(first.spec, first.source, first.query),
+            block=block_of(first.spec, first.source),
         )
 
     @property
@@ -369,15 +372,9 @@ class ReleasePlan:
 
     def _ledger(self) -> Json | None:
         """What the dataset has spent before and after; None without a ledger."""
-        forecast = self.forecast
-        if forecast is None:
+        if self.forecast is None:
             return None
-        return {
-            "dataset": self.spec.budget.dataset,
-            "total": {"epsilon": forecast.total.epsilon, "delta": forecast.total.delta},
-            "spent_before": forecast.before,
-            "spent_after": forecast.after,
-        }
+        return {"dataset": self.spec.budget.dataset, **self.forecast.to_dict()}
 
     def to_dict(self) -> Json:
         """The plan for people and programs who may see the source.

@@ -34,6 +34,7 @@ from dpdask.planning.component import (
     together,
     with_layers,
 )
+from dpdask.planning.disjoint import check_per
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
@@ -186,6 +187,7 @@ def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
     check_records(query)
     check_missing(spec, source, query)
     _check_window(source, query)
+    check_per(spec, source, query)
     return query
 
 

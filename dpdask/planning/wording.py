@@ -23,12 +23,18 @@ __all__ = [
 _LISTED = 8  # names of groups, numbers of a centre
 
 
-def in_words(query: Query, source: SourceArray) -> Json:
-    """Return what a plan says of a variable in words, for people who may see the source."""
+def in_words(query: Query, source: SourceArray, per: int | None) -> Json:
+    """Return what a plan says of a variable in words, for people who may see the source.
+
+    Args:
+        query: What is computed.
+        source: What is read.
+        per: The axis along which a unit has one index, if the spec declares one.
+    """
     return {
         "window": window_text(source),
         "decodes": source.describe_decoding(),
-        "protects": protected_text(query, source.dimension_names),
+        "protects": protected_text(query, source.dimension_names, per),
         "missing": missing_text(query, source),
         "center": center_text(query),
         "groups": groups_text(query),
@@ -41,11 +47,24 @@ def units_text(count: int, axis: int, names: tuple[str, ...] | None) -> str:
     return f"{count:,} record{'s' * (count != 1)} along {dimension}"
 
 
-def protected_text(query: Query, names: tuple[str, ...] | None) -> str:
+def protected_text(query: Query, names: tuple[str, ...] | None, per: int | None = None) -> str:
     """Return whom a release protects, in words that show a wrong dimension.
 
     For people who may see the source: the number of records may be private.
+
+    Args:
+        query: What is computed.
+        names: The names of the source's dimensions, None where it has none.
+        per: The axis along which a unit has one index, if the spec declares one.
     """
+    if per is None:
+        return _unit_text(query, names)
+    index = f"index of axis {per}" if names is None else names[per]
+    part = "" if per == query.units_axis else f"one {index} of "
+    return f"{part}{_unit_text(query, names)}; each {index} is in one window"
+
+
+def _unit_text(query: Query, names: tuple[str, ...] | None) -> str:
     axis, adjacency = query.units_axis, query.sensitivity.adjacency
     if axis is None:
         whom = "what the caller declares" if query.bound is None else "the whole tensor"

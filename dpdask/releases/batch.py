@@ -117,6 +117,10 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
                 "the releases of the batch differ in privacy_unit.adjacency or"
                 " privacy_unit.max_contributions; give all the same"
             )
+        if unit.per != first.per:
+            raise InvalidSpec(
+                "the releases of the batch differ in privacy_unit.per; give all the same"
+            )
         if any(axes.setdefault(array, axis) != axis for array, axis in unit.arrays):
             raise InvalidSpec(
                 "two releases of the batch protect units along different axes of one array;"

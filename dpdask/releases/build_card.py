@@ -15,6 +15,7 @@ from dpdask.planning.coordinates import (
     public_records,
     window_to_dict,
 )
+from dpdask.planning.disjoint import dimension_text, one_index_axis
 from dpdask.planning.verified import mu_shares, recorded_answer
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.card import ReleaseCard
@@ -78,7 +79,7 @@ def make_card(
             "description": spec.publish.description,
             "curator": spec.budget.curator,
             "guarantee": plan.guarantee.to_dict(),
-            "privacy_unit": _privacy_unit(first.component),
+            "privacy_unit": _privacy_unit(first),
             **sections[0],
             "directions": None if plan.directions is None else _directions(plan.directions),
             "composition": _composition(spec, charge, first.query.max_contributions),
@@ -133,9 +134,10 @@ def _shares(variables: Sequence[Variable]) -> list[float]:
     return mu_shares([recorded_answer(variable.component) for variable in variables])
 
 
-def _privacy_unit(data: Component) -> Json:
+def _privacy_unit(variable: Variable) -> Json:
     """Return whom the release protects."""
-    query = data.query
+    data, source = variable.component, variable.source
+    query, per = data.query, one_index_axis(variable.spec, source)
     alone = query.max_contributions == 1
     return {
         "adjacency": str(query.sensitivity.adjacency),
@@ -143,6 +145,7 @@ def _privacy_unit(data: Component) -> Json:
         "bound": query.bound_to_dict(data.discretized),
         "max_contributions": query.max_contributions,
         "contributions": "one record per unit" if alone else "declared",
+        "per": None if per is None else {"axis": per, "dimension": dimension_text(source, per)},
     }
 
 

@@ -73,6 +73,17 @@ class GuaranteeFacts(CardSection):
     reason: str
 
 
+class OneIndex(CardSection):
+    """The dimension of the source along which every privacy unit has one index, as declared.
+
+    It is that of the records, where each record stays where it is; otherwise a privacy unit is one
+    index of a record. Windows along it protect different units.
+    """
+
+    axis: int
+    dimension: str
+
+
 class Unit(CardSection):
     """Whom the release protects."""
 
@@ -81,6 +92,13 @@ class Unit(CardSection):
     bound: Json
     max_contributions: int
     contributions: Literal["one record per unit", "declared"]
+    per: OneIndex | None = Field(default=None, description="left out where none is declared")
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out what is not declared, so that cards without it keep their bytes."""
+        document: Json = handler(self)
+        return {name: value for name, value in document.items() if value or name != "per"}
 
 
 class Sensitivity(CardSection):

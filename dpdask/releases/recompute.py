@@ -180,6 +180,12 @@ def _check_unit(card: ReleaseCard) -> None:
     one_record = unit.contributions == "one record per unit"
     if unit.max_contributions < 1 or (unit.max_contributions == 1) != one_record:
         raise VerificationFailed("the card's records per privacy unit contradict each other")
+    per = unit.per
+    several = per is not None and per.axis == unit.record_axis and not one_record
+    if per is not None and (unit.adjacency != "replace-one" or several or per.axis < 0):
+        raise VerificationFailed(
+            "the card says of privacy units that may have several indices that they have one"
+        )
 
 
 def _check_bound(bound: Json) -> None:

@@ -55,8 +55,14 @@ def _privacy_loss(card: ReleaseCard) -> Json:
     claimed, verified = card.guarantee.claimed, card.guarantee.verified
     records = card.privacy_unit.max_contributions
     neighbours = _NEIGHBOURS[card.privacy_unit.adjacency]
+    unit = "record" if records == 1 else f"up to {records} records"
+    per = card.privacy_unit.per
+    if per is not None and per.axis != card.privacy_unit.record_axis:
+        unit = (
+            f"one {per.dimension} of a {unit}" if records == 1 else f"one {per.dimension} of {unit}"
+        )
     return {
-        "privacy_unit": "record" if records == 1 else f"up to {records} records",
+        "privacy_unit": unit,
         "privacy_unit_description": f"neighbouring datasets differ in {neighbours}",
         "privacy_parameters": {"epsilon": claimed.epsilon, "delta": claimed.delta},
         "privacy_parameters_description": (

@@ -174,6 +174,9 @@ class PrivacyUnitSection(Section):
         ranges: Public ranges to which entries are clamped: one for all, or one per feature.
         feature_dim: The dimension along which the ranges lie, by name or index.
         max_contributions: How many records one privacy unit has at most.
+        per: The dimension along which one privacy unit has one index, for good: that of the
+            records where each record stays where it is, or another one, ``day``, where a unit is
+            one day of a record. Windows along it are charged as much as the most charged index.
         center: The public point that records are measured from: a number, one per feature, or an
             array of one record's shape. The middle of ranges, or 0, where left out.
         missing: What a missing entry (NaN) does: it counts as the ``center``, or present entries
@@ -188,6 +191,7 @@ class PrivacyUnitSection(Section):
     ranges: Ranges | None = None
     feature_dim: Dimension | None = None
     max_contributions: Positive = 1
+    per: Dimension | None = None
     center: Number | Vector | CenterSection | None = None
     missing: Literal["center", "count"] | None = None
     expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -93,7 +93,11 @@ def _protected(unit: Unit) -> str:
         text += f" {unit.bound['norm']:g}"
     if unit.max_contributions > 1:
         text += f", at most {unit.max_contributions} records each ({unit.contributions})"
-    return text
+    if unit.per is None:
+        return text
+    if unit.per.axis != unit.record_axis:
+        text = f"one {unit.per.dimension} of a record: {text}"
+    return f"{text}; each {unit.per.dimension} is in one window (declared)"
 
 
 def _composition_rows(composition: Composition) -> list[Row]:

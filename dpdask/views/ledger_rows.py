@@ -10,7 +10,7 @@ from dpdask.views.rows import Emphasis, Record, Row
 if TYPE_CHECKING:  # describing needs no database
     from dpdask.ledger import DatasetState
 
-__all__ = ["ledger_rows", "release_rows"]
+__all__ = ["axis_rows", "ledger_rows", "release_rows"]
 
 
 def ledger_rows(states: Sequence[DatasetState]) -> list[Record]:
@@ -26,6 +26,21 @@ def _dataset(state: DatasetState) -> Record:
         Row("delta", f"{state.total.delta:g}"),
         Row("spent epsilon", f"{state.spent_epsilon:.6g}", spent_emphasis),
         Row("releases", str(len(state.releases))),
+    ]
+
+
+def axis_rows(state: DatasetState) -> list[Record]:
+    """Return one record per axis along which disjoint windows were charged."""
+    return [
+        [
+            Row("windows along axis", str(axis.axis)),
+            Row("of array", axis.array[:12]),
+            Row("from", str(axis.start)),
+            Row("to", str(axis.stop)),
+            Row("parts", str(axis.segments)),
+            Row("largest epsilon", f"{axis.largest_epsilon:.6g}"),
+        ]
+        for axis in state.axes
     ]
 
 

@@ -12,6 +12,8 @@ from dpdask.views.rows import Row, shape_text, size_text, verdict
 
 __all__ = ["plan_rows", "public_plan_rows"]
 
+_MANY = 10**6
+
 
 def plan_rows(plan: Json) -> list[Row]:
     """Return what will be released, its privacy cost and its work, for people who may see the
@@ -133,5 +135,28 @@ def _ledger_rows(ledger: Json | None) -> list[Row]:
         Row(
             f"dataset {ledger['dataset']}",
             f"{spent} of {total['epsilon']:g} at delta {total['delta']:g}",
+        ),
+        *_window_rows(ledger["window"]),
+        *_more_rows(ledger["more"], again=ledger["window"] is not None),
+    ]
+
+
+def _window_rows(window: Json | None) -> list[Row]:
+    """Return what a window is charged whose units are in no other one."""
+    if window is None:
+        return []
+    return [
+        Row(
+            "window",
+            f"its units lose epsilon {window['spent']:.6g}, and the largest window is charged; a"
+            f" further window may spend up to {window['left']:.4g}",
         )
     ]
+
+
+def _more_rows(more: int | None, *, again: bool) -> list[Row]:
+    """Return how many more releases like this one fit; nothing where it is charged already."""
+    if more is None:
+        return []
+    count = "a million or more" if more >= _MANY else f"{more:,}"
+    return [Row("left for", f"{count} more like this one{' of this window' if again else ''}")]

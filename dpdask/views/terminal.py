@@ -13,7 +13,7 @@ from dpdask.mechanisms.compare import Comparison
 from dpdask.types import Json
 from dpdask.views.accuracy_rows import epsilon_rows
 from dpdask.views.card_rows import card_rows
-from dpdask.views.ledger_rows import ledger_rows, release_rows
+from dpdask.views.ledger_rows import axis_rows, ledger_rows, release_rows
 from dpdask.views.mechanism_rows import calibration_rows, comparison_notes, comparison_rows
 from dpdask.views.plan_rows import plan_rows
 from dpdask.views.rows import Emphasis, Record, Row
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the other tables need neither a database nor a release
     from dpdask.releases.card import ReleaseCard
 
 __all__ = [
+    "axis_table",
     "calibration_table",
     "card_table",
     "comparison_table",
@@ -99,6 +100,11 @@ def notes(comparison: Comparison) -> Text:
 def ledger_table(states: Sequence[DatasetState]) -> Table:
     """Return datasets with their totals and what is spent of them as a table."""
     return records_table(ledger_rows(states))
+
+
+def axis_table(state: DatasetState) -> Table:
+    """Return the axes of a dataset along which disjoint windows were charged as a table."""
+    return records_table(axis_rows(state))
 
 
 def release_table(state: DatasetState) -> Table:

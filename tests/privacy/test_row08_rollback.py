@@ -24,7 +24,6 @@ from dpdask.cli import main
 from dpdask.errors import LedgerError
 from dpdask.ledger import Ledger, LedgerHead, PrivacyUnit
 from dpdask.ledger import steps as step_module
-from tests.ledger.test_ledger import postgres, url  # noqa: F401
 from tests.support.workspace import Workspace, people
 
 TOTAL = PrivacyBudget(epsilon=1.0, delta=1e-6)
@@ -99,7 +98,7 @@ def test_row_08_ledger_head_prints_place_and_hash(tmp_path: Path) -> None:
     assert book.contains("people", head)
 
 
-def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None:  # noqa: F811
+def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None:
     book = Ledger(url)
     for name in ("a", "people", "z"):
         book.open_dataset(name, TOTAL)
@@ -121,7 +120,7 @@ def test_row_08_an_array_is_charged_to_one_dataset_unless_said(url: str) -> None
 
 
 def test_row_08_two_datasets_that_race_for_one_array_do_not_both_get_it(
-    url: str,  # noqa: F811
+    url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     book = Ledger(url)

@@ -6,8 +6,10 @@ of the ledger changed: that needs a new schema version and an upgrade, not a new
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import math
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -16,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger import Ledger
+from dpdask.ledger import Block, Ledger
 from tests.support.golden_ledger import (
     MASTER_KEY,
     PROFILE,
@@ -120,11 +123,28 @@ def test_a_changed_entry_is_noticed(copy: Path, ledger: Ledger) -> None:
         ledger.verify()
 
 
-def test_a_new_ledger_has_the_same_tables_triggers_and_payload_keys(tmp_path: Path) -> None:
+def test_it_gains_the_table_of_blocks_when_it_is_opened_and_takes_them(
+    copy: Path, ledger: Ledger
+) -> None:
+    assert rows(GOLDEN, "SELECT * FROM dpdask_schema") == [{"version": 2}]
+    for day in range(3):
+        unit = dataclasses.replace(UNIT, block=Block(0, day, day + 1))
+        ledger.reserve("people", fingerprint(f"day {day}"), PROFILE, unit)
+    spent = ledger.state("people").spent
+    assert isinstance(spent, Dominated)
+    assert spent.mu == pytest.approx(math.sqrt(3) * PROFILE.mu, rel=1e-12)  # two before, one day
+    assert ledger.verify() == 15
+
+
+def test_a_new_ledger_has_the_same_tables_triggers_and_payload_keys(
+    tmp_path: Path, copy: Path
+) -> None:
     new = tmp_path / "new.db"
     write_ledger(new)
+    Ledger(f"sqlite:///{copy}", master_key=MASTER_KEY).close()
     schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
-    assert rows(new, schema) == rows(GOLDEN, schema)
+    assert rows(new, schema) == rows(copy, schema)
+    assert [row["version"] for row in rows(copy, "SELECT * FROM dpdask_schema")] == [2, 3]
     entries = "SELECT * FROM dpdask_entries ORDER BY dataset, sequence"
     for ours, golden in zip(rows(new, entries), rows(GOLDEN, entries), strict=True):
         assert _without_chance(ours) == _without_chance(golden)
