@@ -11,8 +11,8 @@ here. Three things that attributes declare missing, and xarray shows as numbers,
 Zarr's own ``fill_value`` is missing only in Zarr v2 arrays with ``_ARRAY_DIMENSIONS``, where xarray
 stores ``_FillValue`` in it; booleans, which have no value to spare, are excepted. Attributes are
 JSON and know no float32, so packed values are float64, as in xarray (which keeps float16 and
-float32 where their only fill value is NaN, and differs there in the last digits). No error quotes an
-attribute's value, which may be computed from the data.
+float32 where their only fill value is NaN, and differs there in the last digits). No error quotes
+an attribute's value, which may be computed from the data.
 """
 
 from __future__ import annotations
