@@ -176,22 +176,24 @@ def _put_arrays(job: TileJob, index: Index, released: Released, written: Written
     if not job.beside:
         return
     box = job.tiling.box(index)
-    arrays = {**_noise_std(job, box), **released, **_layers(job, released, box)}
+    known = {**_noise_std(job, box), **released}
+    arrays = {**known, **_layers(job, known, box)}
+    shape = tuple(part.stop - part.start for part in box)
     for array in job.beside:
         if array.aligned:
-            _put_chunks(job, array.layout, index, arrays[array.suffix], written)
+            values = np.broadcast_to(arrays[array.suffix], shape)
+            _put_chunks(job, array.layout, index, values, written)
         elif not any(index):
-            shape = array.layout.shape
-            whole = arrays[array.suffix].reshape(shape)
-            _put(job, array.layout, (0,) * len(shape), whole, written)
+            whole = arrays[array.suffix].reshape(array.layout.shape)
+            _put(job, array.layout, (0,) * len(array.layout.shape), whole, written)
 
 
 def _noise_std(job: TileJob, box: Region) -> dict[str, Array]:
-    """Return the noise of a tile's entries, where that is too large to be written at once."""
-    if job.query.noise_varies or all(array.suffix != NOISE_STD for array in job.beside):
+    """Return the noise of a tile's entries, where it is written or a layer needs it."""
+    wanted = any(array.suffix == NOISE_STD for array in job.beside)
+    if job.query.noise_varies or not (wanted or any(layer.needs_noise for layer in job.layers)):
         return {}
-    level = job.query.noise_level(job.privatizer.noise)
-    return {NOISE_STD: np.broadcast_to(level.of(box), [part.stop - part.start for part in box])}
+    return {NOISE_STD: job.query.noise_level(job.privatizer.noise).of(box)}
 
 
 def _layers(job: TileJob, released: Released, box: Region) -> dict[str, Array]:

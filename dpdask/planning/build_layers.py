@@ -16,6 +16,7 @@ from dpdask.planning.naming import released_axis
 from dpdask.queries import Query, Ranges
 from dpdask.queries.layers import (
     Clamped,
+    Denoised,
     Integer,
     Layer,
     Masked,
@@ -24,6 +25,7 @@ from dpdask.queries.layers import (
     PrincipalComponents,
     Sequence,
 )
+from dpdask.queries.layers.denoised import LEAST_ENTRIES
 from dpdask.queries.layers.spectral import COMPONENT
 from dpdask.spec import layers as sections
 from dpdask.spec.layers import LAYERS, LayerSection
@@ -144,6 +146,22 @@ def _build_clamped(section: sections.ClampedSection, inputs: LayerInputs) -> Cla
     return Clamped(ranges=ranges, axis=axis)
 
 
+def _build_denoised(section: sections.DenoisedSection, inputs: LayerInputs) -> Denoised:
+    """Return the layer for a result of enough entries whose noise is the same for all."""
+    entries = math.prod(inputs.layout.shape)
+    if entries < LEAST_ENTRIES or inputs.query.noise_varies:
+        why = (
+            "the noise of this result differs with released counts"
+            if inputs.query.noise_varies
+            else f"a result of {entries} entries gains nothing"
+        )
+        raise InvalidSpec(
+            f"publish.layers: denoised moves {LEAST_ENTRIES} or more entries of equal noise towards"
+            f" their mean, and {why}; drop it"
+        )
+    return Denoised()
+
+
 def _build_masked(section: sections.MaskedSection, inputs: LayerInputs) -> Masked:
     """Return the mask with the axes of the answer along which it lies."""
     mask, axes = open_mask(
@@ -202,6 +220,7 @@ def _check_spectral(name: str, inputs: LayerInputs) -> None:
 register_layer(sections.NonNegativeSection, lambda section, inputs: NonNegative())
 register_layer(sections.IntegerSection, lambda section, inputs: Integer())
 register_layer(sections.ClampedSection, _build_clamped)
+register_layer(sections.DenoisedSection, _build_denoised)
 register_layer(sections.MaskedSection, _build_masked)
 register_layer(sections.PositiveSemidefiniteSection, _build_psd)
 register_layer(sections.PrincipalComponentsSection, _build_pca)

@@ -175,6 +175,8 @@ def _tiling(query: Query, discretized: Discretized, write_chunk: Shape) -> Tilin
 
 def with_layers(component: Component, layers: tuple[Layer, ...]) -> Component:
     """Return a component with its layers; one tile where a layer needs all of the answer."""
+    for layer in layers:
+        layer.check_noise(component.noise, symmetric=component.query.symmetric)
     if not any(layer.whole for layer in layers):
         return dataclasses.replace(component, layers=layers)
     axes = tuple(range(len(component.query.answer_shape)))

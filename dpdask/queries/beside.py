@@ -25,7 +25,7 @@ class BesideArray:
         aligned: Whether it has the shape, and so the chunks, of the main array; else it is small,
             and written as one chunk.
         long_name: What it is, for readers.
-        units: Its units; None for those of the main array.
+        units: Its units, where ``{}`` stands for those of the main array.
         standard_name: Its CF standard name, where ``{}`` stands for that of the main array; None
             for none.
         dimension_names: The names of its dimensions; None for the first ones of the main array.
@@ -36,7 +36,7 @@ class BesideArray:
     shape: Shape
     aligned: bool
     long_name: str
-    units: str | None = None
+    units: str = "{}"
     standard_name: str | None = "{}"
     dimension_names: tuple[str, ...] | None = None
     constant: bool = False
@@ -80,9 +80,8 @@ class BesideArray:
     def attributes(self, main: Json) -> Json:
         """Return its CF attributes, given the public ones of the main array."""
         attributes: Json = {"long_name": self.long_name}
-        units = self.units or main.get("units")
-        if units is not None:
-            attributes["units"] = units
+        if "{}" not in self.units or "units" in main:
+            attributes["units"] = self.units.format(main.get("units"))
         if self.standard_name is not None and "standard_name" in main:
             attributes["standard_name"] = self.standard_name.format(main["standard_name"])
         return attributes

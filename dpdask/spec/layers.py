@@ -12,6 +12,7 @@ from dpdask.spec.registry import NamedSection, SectionRegistry
 __all__ = [
     "LAYERS",
     "ClampedSection",
+    "DenoisedSection",
     "IntegerSection",
     "Layer",
     "LayerSection",
@@ -66,6 +67,13 @@ class ClampedSection(LayerSection):
     """``clamped``: entries within the public range that follows from ``privacy_unit.ranges``."""
 
     name: Literal["clamped"]
+
+
+@LAYERS.register
+class DenoisedSection(LayerSection):
+    """``denoised``: entries moved towards their mean, with an estimate of their error."""
+
+    name: Literal["denoised"]
 
 
 @LAYERS.register

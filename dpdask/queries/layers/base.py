@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from dpdask.errors import InvalidSpec
+from dpdask.noise import Noise
 from dpdask.queries.beside import DATA, BesideArray
 from dpdask.types import Array, Floats, Json, Region, Shape
 
@@ -51,11 +52,13 @@ class Layer(abc.ABC):
     """Arrays that are computed from the published ones.
 
     ``whole`` says whether it needs all of the answer at once, which is then one tile; a layer that
-    adds an array of another shape than the main one must.
+    adds an array of another shape than the main one must. ``needs_noise`` says whether it reads the
+    noise of entries, ``noise_std``, of length 1 along axes where that is constant.
     """
 
     name: ClassVar[str]
     whole: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
 
     @property
     def public(self) -> tuple[PublicArray, ...]:
@@ -76,10 +79,19 @@ class Layer(abc.ABC):
         """Return a tile of every array that it adds, by suffix. No value can make it raise.
 
         Args:
-            released: What is published of the tile: the main array as ``data``, and what the query
-                publishes beside it by suffix.
+            released: What is published of the tile: the main array as ``data``, what the query
+                publishes beside it by suffix, and ``noise_std`` where the layer needs it.
             box: The region of the answer.
         """
+
+    def check_noise(self, noise: Noise, *, symmetric: bool) -> None:
+        """Refuse noise that the layer has no meaning for; here none.
+
+        Args:
+            noise: The noise of the answer.
+            symmetric: Whether the noisy answer is averaged with its transpose.
+        """
+        return
 
     def configuration(self) -> Json:
         """Return its public parameters, from which :meth:`from_configuration` builds it again."""
