@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -104,12 +105,9 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
     check_series_output(spec.output.url)
     storage = open_storage(spec.source.url, spec.source.options)
     sources = [open_whole_source(own, storage) for own in variable_specs(spec)]
-    source = sources[0]
-    for other in sources:
-        _check_axis(other, series)
-    _check_one_axis(sources, series)
+    _check_axis(sources, series)
     past = ledger.windows(spec.budget.dataset, series.name)
-    if any(not _is_of(window, source, series.axis) for window in past):
+    if any(not _is_of(window, sources[0], series.axis) for window in past):
         raise InvalidSpec(
             f"series {series.name!r} of this dataset belongs to another array or axis; give this"
             " one a name of its own, and say with `start_index` where it begins"
@@ -121,50 +119,51 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
             return _windowed(spec, known.window, known.output, burned)
     stops = [known.window["stop"] for known in past if known.last != "burn"]
     start = max(stops, default=series.start_index)
-    stop = _next_stop(source, series, start)
+    stop = _next_stop(sources, series, start)
     if stop <= start:
         return None
     window = {"axis": series.axis, "start": start, "stop": stop, "series": series.name}
     return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
 
 
-def _check_axis(source: SourceArray, series: Series) -> None:
+def _check_axis(sources: Sequence[SourceArray], series: Series) -> None:
+    """Refuse an axis that the source does not have, or that is not the same in all variables."""
     axis, most = series.axis, series.max_window
-    if not 0 <= axis < len(source.shape):
+    for source in sources:
+        if not 0 <= axis < len(source.shape):
+            raise InvalidSpec(
+                f"axis {axis} is not a valid axis of the source; choose one from 0 to"
+                f" {len(source.shape) - 1}"
+            )
+    names = {source.dimension_names and source.dimension_names[axis] for source in sources}
+    if len(names) > 1:
         raise InvalidSpec(
-            f"axis {axis} is not a valid axis of the source; choose one from 0 to"
-            f" {len(source.shape) - 1}"
+            f"axis {axis} is not the same dimension in all of source.arrays; give each its own"
+            " series"
         )
-    if series.align_to_chunks and most is not None and most < source.chunks[axis]:
+    chunk = _chunk_of(sources, axis)
+    if series.align_to_chunks and most is not None and most < chunk:
         raise InvalidSpec(
-            f"max_window={most} never reaches the end of a chunk of {source.chunks[axis]}; raise"
-            " it to that"
+            f"max_window={most} never reaches the end of a chunk of {chunk}; raise it to that"
         )
 
 
-def _check_one_axis(sources: list[SourceArray], series: Series) -> None:
-    """Refuse variables that do not grow along the same dimension."""
-    names = {
-        None if source.dimension_names is None else source.dimension_names[series.axis]
-        for source in sources
-    }
-    if len(names) > 1 or len({source.shape[series.axis] for source in sources}) > 1:
-        raise InvalidSpec(
-            f"axis {series.axis} of source.arrays is not the same dimension, or not as long, in all"
-            " of them; give each a series of its own, or wait until all have grown"
-        )
+def _chunk_of(sources: Sequence[SourceArray], axis: int) -> int:
+    """Return the least length at which a chunk of every variable ends."""
+    return math.lcm(*(source.chunks[axis] for source in sources))
 
 
 def _is_of(known: SeriesWindow, source: SourceArray, axis: int) -> bool:
     return bool(known.array == source.address_digest and known.window["axis"] == axis)
 
 
-def _next_stop(source: SourceArray, series: Series, start: int) -> int:
-    stop = source.shape[series.axis]
+def _next_stop(sources: Sequence[SourceArray], series: Series, start: int) -> int:
+    """Return where the next window ends, at most where the shortest variable does."""
+    stop = min(source.shape[series.axis] for source in sources)
     if series.max_window is not None:
         stop = min(stop, start + series.max_window)
     if series.align_to_chunks:
-        stop -= stop % source.chunks[series.axis]
+        stop -= stop % _chunk_of(sources, series.axis)
     return stop
 
 

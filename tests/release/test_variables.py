@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from dpdask import PrivacyBudget
 from dpdask.accounting import GaussianProfile
@@ -475,6 +476,7 @@ def test_a_series_releases_windows_of_all_variables(space: Workspace) -> None:
         space,
         source={"url": str(space.folder / "source.zarr"), "arrays": arrays},
         output={"url": str(space.folder / "out-{start}-{stop}.zarr")},
+        publish={"coordinates": ["lat", "lon"]},
     )
     series = Series("daily", axis=0, max_window=40)
     parsed = parse_release_spec(spec)
@@ -486,9 +488,41 @@ def test_a_series_releases_windows_of_all_variables(space: Workspace) -> None:
             assert own.released.window is not None
             assert (own.released.window.start, own.released.window.stop) == bounds
     assert next_release(space.ledger, parsed, series) is None
+    _add(space, "ws", np.ones((70, 4, 3)), ("time", "lat", "lon"))  # t2m has not grown yet
+    assert next_release(space.ledger, parsed, series) is None
+    _add(space, "t2m", np.full((65, 4, 3), 280.0), ("time", "lat", "lon"))
+    window = next_release(space.ledger, parsed, series)
+    assert window is not None
+    assert window.source.window is not None
+    assert (window.source.window.start, window.source.window.stop) == (60, 65)
+    release(window)
     everything = spec_of(space, output={"url": str(space.folder / "out-{start}-{stop}.zarr")})
     with pytest.raises(InvalidSpec, match="not the same dimension"):
         next_release(space.ledger, parse_release_spec(everything), Series("other", axis=0))
+
+
+def test_windows_of_whole_chunks_end_where_chunks_of_all_variables_do(space: Workspace) -> None:
+    for name, chunk in (("a", 4), ("b", 6)):
+        space.source(np.zeros((40, 2)), name=name, chunks=(chunk, 2), dimension_names=("t", "x"))
+    spec = parse_release_spec(
+        spec_of(
+            space,
+            source={
+                "url": str(space.folder / "source.zarr"),
+                "arrays": {"a": {"ranges": [0, 1]}, "b": {"ranges": [0, 1]}},
+            },
+            privacy_unit={"record_dim": "x"},
+            query="identity",
+            output={"url": str(space.folder / "out-{start}-{stop}.zarr")},
+            publish=None,
+        )
+    )
+    window = next_release(space.ledger, spec, Series("s", 0, 30, True))
+    assert window is not None
+    assert window.source.window is not None
+    assert window.source.window.stop == 24
+    with pytest.raises(InvalidSpec, match="never reaches the end of a chunk of 12"):
+        next_release(space.ledger, spec, Series("s", 0, 10, True))
 
 
 # Bad input: one line, before anything is charged
@@ -572,8 +606,6 @@ def test_what_several_variables_cannot_be_is_refused_before_the_charge(
 
 
 def _add(space: Workspace, name: str, values: Any, dimensions: tuple[str, ...]) -> None:
-    import zarr
-
     zarr.create_array(
         space.folder / "source.zarr",
         name=name,
