@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dpdask.errors import DpdaskError, InvalidMechanism, InvalidSensitivity, InvalidSpec
+from dpdask.planning.disjoint import one_index_axis
 from dpdask.planning.shares import budget_of_share, equal_error_shares, given_shares
 from dpdask.privacy import PrivacyBudget
 from dpdask.queries import Query
@@ -124,6 +125,7 @@ def check_agreement(drafts: Sequence[Draft]) -> None:
     first, *others = drafts
     for draft in others:
         _check_records(first, draft)
+        _check_per(first, draft)
     _check_dimensions(drafts)
 
 
@@ -146,6 +148,26 @@ def _check_records(first: Draft, draft: Draft) -> None:
             f"source.window lies along dimensions of different names in {names}; give"
             " its axis by name, and one that they share"
         )
+
+
+def _check_per(first: Draft, draft: Draft) -> None:
+    """Refuse units that are one index of a dimension in one variable, and of another elsewhere.
+
+    Windows of disjoint indices protect disjoint units only if they do in every variable.
+    """
+    if _per(first) != _per(draft):
+        raise InvalidSensitivity(
+            f"privacy_unit.per is not the same dimension in {first.layout.name!r} and"
+            f" {draft.layout.name!r}; give it by name, and one that they share"
+        )
+
+
+def _per(draft: Draft) -> tuple[str | int, bool] | None:
+    """Return the dimension of ``privacy_unit.per``, and whether the records lie along it."""
+    axis, names = one_index_axis(draft.spec, draft.source), draft.source.dimension_names
+    if axis is None:
+        return None
+    return axis if names is None else names[axis], axis == draft.query.units_axis
 
 
 def _records(draft: Draft) -> tuple[int, str | None]:

@@ -88,6 +88,7 @@ def make_card(
                 {
                     "share": share,
                     "record_axis": variable.query.units_axis,
+                    "per_axis": one_index_axis(variable.spec, variable.source),
                     "bound": variable.query.bound_to_dict(variable.component.discretized),
                     **own,
                 }

@@ -102,12 +102,17 @@ class ReleaseCard(CardSection):
         return [alone, *(alone._about(variable) for variable in self.further_variables)]
 
     def _about(self, variable: VariableFacts) -> ReleaseCard:
-        unit = {"record_axis": variable.record_axis, "bound": variable.bound}
-        changes = {name: getattr(variable, name) for name in VariableFacts.model_fields}
-        changes = {name: value for name, value in changes.items() if name not in unit}
-        return self.model_copy(
-            update={**changes, "privacy_unit": self.privacy_unit.model_copy(update=unit)}
-        )
+        unit, per = self.privacy_unit, self.privacy_unit.per
+        if per is not None:
+            axis = -1 if variable.per_axis is None else variable.per_axis  # -1 does not verify
+            per = per.model_copy(update={"axis": axis})
+        own = {"record_axis": variable.record_axis, "bound": variable.bound, "per": per}
+        changes = {
+            name: getattr(variable, name)
+            for name in VariableFacts.model_fields
+            if name not in (*own, "per_axis")
+        }
+        return self.model_copy(update={**changes, "privacy_unit": unit.model_copy(update=own)})
 
 
 def json_schema() -> Json:

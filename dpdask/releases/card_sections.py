@@ -252,6 +252,9 @@ class VariableFacts(CardSection):
 
     share: float = Field(description="its share of the squared mu of the release")
     record_axis: int | None
+    per_axis: int | None = Field(
+        default=None, description="its axis of privacy_unit.per, null where there is none"
+    )
     bound: Json
     sensitivity: Sensitivity
     query: Json

@@ -525,6 +525,60 @@ def test_windows_of_whole_chunks_end_where_chunks_of_all_variables_do(space: Wor
         next_release(space.ledger, spec, Series("s", 0, 10, True))
 
 
+def test_disjoint_windows_of_several_variables_are_charged_by_the_largest(
+    space: Workspace,
+) -> None:
+    data = weather(60)
+    data["pr"] = data.pr.transpose("time", "lat")
+    write(space, data)
+    space.ledger.open_dataset("weather", PrivacyBudget(epsilon=1.1, delta=1e-6))
+    arrays = {name: {**ARRAYS[name], "missing": "center"} for name in ARRAYS}
+    spec = spec_of(
+        space,
+        source={"url": str(space.folder / "source.zarr"), "arrays": arrays},
+        privacy_unit={"record_dim": "time", "per": "time"},
+        budget={"ledger": space.ledger_url, "dataset": "weather"},
+        publish=None,
+    )
+    for start in (0, 20, 40):
+        window = {"axis": "time", "start": start, "stop": start + 20}
+        output = {"url": str(space.folder / f"{start}.zarr")}
+        card = release(
+            {**spec, "source": {**spec["source"], "window": window}, "output": output}
+        ).card
+        assert verify_release(output["url"], ledger=space.ledger) == card
+    assert space.ledger.state("weather").spent_epsilon == pytest.approx(1, rel=1e-3)
+    twice = {"url": str(space.folder / "again.zarr")}
+    window = {"axis": "time", "start": 10, "stop": 30}
+    with pytest.raises(BudgetExceeded):
+        release({**spec, "source": {**spec["source"], "window": window}, "output": twice})
+    space.ledger.verify()
+
+
+def test_units_are_one_index_of_the_same_dimension_in_all_variables(space: Workspace) -> None:
+    write(space, weather(60))
+    arrays = {name: {**ARRAYS[name], "missing": "center"} for name in ("t2m", "pr")}
+    spec = spec_of(
+        space,
+        source={
+            "url": str(space.folder / "source.zarr"),
+            "arrays": arrays,
+            "window": {"axis": "time", "start": 0, "stop": 20},
+        },
+        privacy_unit={"record_dim": "time", "per": 0},  # time in t2m, lat in pr
+        publish=None,
+    )
+    with pytest.raises(InvalidSensitivity, match=r"privacy_unit\.per is not the same dimension"):
+        release(spec)
+    named = {**spec, "privacy_unit": {"record_dim": "time", "per": "time"}}
+    card = release(named).card
+    assert [own.privacy_unit.per.axis for own in card.each_variable() if own.privacy_unit.per] == [
+        0,
+        1,
+    ]
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
 # Bad input: one line, before anything is charged
 
 
