@@ -55,7 +55,7 @@ def test_a_mean_around_an_earlier_release(space: Workspace) -> None:
     first = space.values("first.zarr", "mean")
     std = space.values("out.zarr", "data_noise_std")
     scores = (space.values() - _clipped_mean(first)) / std
-    assert np.abs(scores).max() < 5
+    assert np.abs(scores).max() < 8.5
     wide = zarr.open_array(space.folder / "first.zarr" / "mean").attrs["dp:noise_std"]
     assert std.max() < wide / 20  # what the second release is for
 
