@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from dpdask.errors import InvalidBudget
 from dpdask.types import Json
 
-__all__ = ["Adjacency", "Guarantee", "PrivacyBudget", "PrivacyProfile"]
+__all__ = ["Adjacency", "Guarantee", "PrivacyBudget", "PrivacyProfile", "PureBudget"]
 
 
 class Adjacency(enum.StrEnum):
@@ -58,6 +58,21 @@ class PrivacyBudget:
             raise InvalidBudget(
                 f"epsilon={self.epsilon:g}, delta={self.delta:g} is out of range; choose epsilon"
                 " >= 1e-12, delta >= 1e-300"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PureBudget(PrivacyBudget):
+    """A budget of pure differential privacy: epsilon alone, delta is 0."""
+
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        PrivacyBudget(epsilon=self.epsilon, delta=0.5)  # checks epsilon
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        if self.delta != 0:
+            raise InvalidBudget(
+                f"delta={self.delta:g} is spent by nothing in a pure budget; leave it out"
             )
 
 

@@ -76,6 +76,8 @@ class Dominated:
         """The smallest epsilon at ``delta``, rounded up; infinite where ``delta0`` alone takes all
         of it.
         """
+        if self.mu == 0 and self.delta0 == 0:
+            return 0.0  # nothing was lost, at any delta
         left = delta if self.delta0 == 0 else math.nextafter(delta - self.delta0, 0.0)
         if left <= 0:
             return math.inf

@@ -13,6 +13,7 @@ from dpdask.types import Json
 
 if TYPE_CHECKING:  # most commands need no database
     from dpdask.ledger import LedgerHead
+    from dpdask.privacy import PrivacyBudget
 
 __all__ = ["ledger"]
 
@@ -38,7 +39,14 @@ def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 @ledger.command("init")
 @click.argument("dataset")
 @click.option("--epsilon", type=float, required=True, help="All that the dataset may ever spend.")
-@click.option("--delta", type=float, required=True)
+@click.option("--delta", type=float, help="Needed by the policy adaptive; pure spends none.")
+@click.option(
+    "--policy",
+    type=click.Choice(["adaptive", "pure"]),
+    default="adaptive",
+    show_default=True,
+    help="How charges add up: mu^2 of all releases, or epsilon of those with delta 0.",
+)
 @click.option(
     "--bare-keys",
     is_flag=True,
@@ -46,31 +54,48 @@ def _ledger_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @_ledger_options
 def ledger_init(
-    dataset: str, epsilon: float, delta: float, bare_keys: bool, url: str, as_json: bool
+    dataset: str,
+    epsilon: float,
+    delta: float | None,
+    policy: str,
+    bare_keys: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
-    """Open DATASET with its total budget; a total never changes.
+    """Open DATASET with its total budget; a total and a policy never change.
 
     A new ledger wraps its release keys by DPDASK_MASTER_KEY, DPDASK_MASTER_KEY_FILE, or a master
     key that is created in your configuration folder.
     """
     from dpdask.ledger import Ledger
-    from dpdask.privacy import PrivacyBudget
 
-    total = PrivacyBudget(epsilon=epsilon, delta=delta)
+    total = _total(epsilon, delta, policy)
     opened = Ledger(url, bare_keys=True if bare_keys else None)
-    opened.open_dataset(dataset, total)
+    opened.open_dataset(dataset, total, policy)
     if as_json:
         print_json(
             {
                 "dataset": dataset,
                 "epsilon": total.epsilon,
                 "delta": total.delta,
+                "policy": policy,
                 "bare_keys": opened.bare_keys,
             }
         )
     else:
         click.echo(f"dataset {dataset}: epsilon {total.epsilon:g}, delta {total.delta:g} in total")
         click.echo(f"release keys: {_key_storage(opened.bare_keys)}")
+
+
+def _total(epsilon: float, delta: float | None, policy: str) -> PrivacyBudget:
+    """Return the total of a dataset by what was given of it."""
+    from dpdask.privacy import PrivacyBudget, PureBudget
+
+    if policy == "pure":
+        return PureBudget(epsilon=epsilon, delta=0.0 if delta is None else delta)
+    if delta is None:
+        raise click.UsageError("Missing option '--delta'.")
+    return PrivacyBudget(epsilon=epsilon, delta=delta)
 
 
 @ledger.command("list")
@@ -90,8 +115,9 @@ def ledger_list(url: str, as_json: bool) -> None:
 
 @ledger.command("show")
 @click.argument("dataset")
+@click.option("--zcdp", is_flag=True, help="Also print what is spent as rho.")
 @_ledger_options
-def ledger_show(dataset: str, url: str, as_json: bool) -> None:
+def ledger_show(dataset: str, zcdp: bool, url: str, as_json: bool) -> None:
     """Show one dataset and its releases."""
     from dpdask.ledger import Ledger
     from dpdask.views.terminal import axis_table, ledger_table, release_table
@@ -104,6 +130,9 @@ def ledger_show(dataset: str, url: str, as_json: bool) -> None:
         if state.axes:
             console().print(axis_table(state))
         console().print(release_table(state))
+    if zcdp and not as_json:
+        rho, delta = state.zcdp
+        click.echo(f"zCDP: rho {rho:.6g}{f' beside delta {delta:.3g}' if delta else ''}")
 
 
 @ledger.command("head")

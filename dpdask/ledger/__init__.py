@@ -1,6 +1,5 @@
 """The ledger: what each dataset may spend and has spent, and the keys of open releases."""
 
-from dpdask.ledger.charges import charged_after
 from dpdask.ledger.ledger import Ledger
 from dpdask.ledger.models import (
     Block,
@@ -15,6 +14,7 @@ from dpdask.ledger.models import (
     SeriesWindow,
 )
 from dpdask.ledger.open import open_ledger
+from dpdask.ledger.rates import Recent
 from dpdask.ledger.upgrade import upgrade_ledger
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "LedgerEntry",
     "LedgerHead",
     "PrivacyUnit",
+    "Recent",
     "ReleaseDetails",
     "Reservation",
     "SeriesWindow",
-    "charged_after",
     "open_ledger",
     "upgrade_ledger",
 ]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select, text
 
-from dpdask.accounting import Dominated
 from dpdask.errors import LedgerError
 from dpdask.ledger.blocks import BlockCharge, load_axes
-from dpdask.ledger.charges import Spent, charge_of, check_within
+from dpdask.ledger.charges import Charge, Spent
 from dpdask.ledger.hash_chain import Standing, payload_of
 from dpdask.ledger.models import PrivacyUnit
+from dpdask.ledger.policies import check_within
 from dpdask.ledger.schema import entries, fetch_entry
 from dpdask.privacy import PrivacyProfile
 
@@ -33,7 +33,7 @@ class Admission:
         spent: the dataset's sums afterwards.
     """
 
-    charge: Dominated
+    charge: Charge
     block: BlockCharge | None
     spent: Spent
 
@@ -61,16 +61,16 @@ def admit(
             if not privacy_unit.array_in_other_dataset:
                 _check_array(connection, standing.dataset, array)
     axes = load_axes(connection, standing.dataset, [unit for _, unit in parts])
-    spent, admissions = standing.spent, []
+    policy, spent, admissions = standing.policy, standing.spent, []
     for profile, privacy_unit in parts:
-        charge = charge_of(profile, spent, standing.total)
+        charge = policy.charge_of(profile, spent, standing.total)
         amount, block = Spent.on(charge), None
         if privacy_unit.block is not None:
             key = (privacy_unit.block_arrays, privacy_unit.block.axis)
             block = axes[key].add(key, privacy_unit.block, amount)
             amount = block.grown
         spent += amount
-        check_within(standing.dataset, standing.total, standing.spent, spent)
+        check_within(standing.dataset, policy, standing.total, standing.spent, spent)
         admissions.append(Admission(charge, block, spent))
     return admissions
 

@@ -7,10 +7,18 @@ from sqlalchemy import Connection, select
 from dpdask.accounting import Dominated, profile_from_dict
 from dpdask.errors import LedgerCorrupt
 from dpdask.ledger.blocks import AxisCharges, AxisKey, segments_in_tables
-from dpdask.ledger.charges import NOTHING, Spent, covers, fits
-from dpdask.ledger.hash_chain import GENESIS, check_link, payload_of, spent_after, total_in
+from dpdask.ledger.charges import NOTHING, Spent
+from dpdask.ledger.hash_chain import (
+    GENESIS,
+    check_link,
+    payload_of,
+    policy_in,
+    spent_after,
+    total_in,
+)
 from dpdask.ledger.models import Block, PrivacyUnit
 from dpdask.ledger.payloads import charge_in, index_columns, is_version_1
+from dpdask.ledger.policies import ADAPTIVE, Policy
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries
 from dpdask.privacy import Adjacency, PrivacyBudget
 from dpdask.types import Json
@@ -35,7 +43,7 @@ def _audit_dataset(connection: Connection, name: str) -> int:
     rows = fetch_entries(connection, query)
     if not rows:
         raise LedgerCorrupt(f"dataset {name!r} has no opening entry")
-    total = total_in(rows[0])
+    total, policy = total_in(rows[0]), policy_in(rows[0])
     old_count = _count_version_1(name, rows) if is_version_1(payload_of(rows[0])) else 0
     before: EntryRow | None = None
     if old_count:
@@ -45,7 +53,7 @@ def _audit_dataset(connection: Connection, name: str) -> int:
     for row in rows[old_count:]:
         payload = check_link(row, before)
         if row.kind == "reserve":
-            _check_charge(row, payload, total)
+            _check_charge(row, payload, total, policy)
             _check_block(row, payload, axes)
         elif charge_in(payload) is not None or (row.kind == "open") != (before is None):
             raise LedgerCorrupt(
@@ -60,13 +68,13 @@ def _audit_dataset(connection: Connection, name: str) -> int:
     return len(rows)
 
 
-def _check_charge(row: EntryRow, payload: Json, total: PrivacyBudget) -> None:
+def _check_charge(row: EntryRow, payload: Json, total: PrivacyBudget, policy: Policy) -> None:
     charge = charge_in(payload)
-    if charge is None or not covers(charge, profile_from_dict(payload["profile"])):
+    if charge is None or not policy.covers(charge, profile_from_dict(payload["profile"])):
         raise LedgerCorrupt(
             f"entry {row.sequence} of dataset {row.dataset!r} charges less than its release costs"
         )
-    if not fits(spent_after(row), total):
+    if not policy.fits(spent_after(row), total):
         raise LedgerCorrupt(
             f"entry {row.sequence} of dataset {row.dataset!r} passes the dataset's total"
         )
@@ -132,7 +140,7 @@ def _charge_by_upgrade(row: EntryRow, payload: Json, charges: Json) -> Dominated
     """Remove and return what the upgrade charges for a reservation of 0.1.0."""
     recorded = charges.pop(row.fingerprint or "", None)
     charge = None if recorded is None else Dominated(**recorded)
-    if charge is None or not covers(charge, profile_from_dict(payload["profile"])):
+    if charge is None or not ADAPTIVE.covers(charge, profile_from_dict(payload["profile"])):
         raise LedgerCorrupt(
             f"the upgrade charges less for entry {row.sequence} of dataset {row.dataset!r} than"
             " its release costs"

@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, selec
 
 from dpdask.errors import LedgerCorrupt
 from dpdask.ledger.charges import NOTHING, Spent
-from dpdask.ledger.hash_chain import payload_of
+from dpdask.ledger.hash_chain import Standing, payload_of
 from dpdask.ledger.interval_map import Change, IntervalMap, Segment
 from dpdask.ledger.models import Block, ChargedAxis, PrivacyUnit
 from dpdask.ledger.payloads import charge_in
@@ -218,9 +218,9 @@ def segments_in_tables(connection: Connection, dataset: str) -> dict[AxisKey, li
     return segments
 
 
-def charged_axes(connection: Connection, dataset: str, delta: float) -> list[ChargedAxis]:
+def charged_axes(connection: Connection, standing: Standing) -> list[ChargedAxis]:
     """Return the axes of a dataset along which blocks were charged, with their largest charge."""
-    charged = []
+    charged, dataset = [], standing.dataset
     for (array, axis), segments in sorted(segments_in_tables(connection, dataset).items()):
         largest = _largest(connection, dataset, (array, axis))
         assert largest is not None
@@ -231,7 +231,7 @@ def charged_axes(connection: Connection, dataset: str, delta: float) -> list[Cha
                 start=segments[0].start,
                 stop=segments[-1].stop,
                 segments=len(segments),
-                largest_epsilon=largest.profile.epsilon(delta),
+                largest_epsilon=standing.policy.profile(largest).epsilon(standing.total.delta),
             )
         )
     return charged
@@ -243,7 +243,9 @@ def blocks_since(connection: Connection, dataset: str, sequence: int) -> bool:
     return connection.scalar(later.limit(1)) is not None
 
 
-def charged_since(connection: Connection, dataset: str, sequence: int) -> Spent:
+def charged_since(
+    connection: Connection, dataset: str, sequence: int
+) -> tuple[Spent, dict[AxisKey, AxisCharges]]:
     """Return what the releases after an entry were charged, as if there were no others.
 
     What the largest charge has grown by since then may be less: new units were charged meanwhile.
@@ -261,4 +263,4 @@ def charged_since(connection: Connection, dataset: str, sequence: int) -> Spent:
             block = Block(recorded["axis"], recorded["start"], recorded["stop"])
             amount = axes.setdefault(key, AxisCharges()).add(key, block, amount).grown
         spent += amount
-    return spent
+    return spent, axes

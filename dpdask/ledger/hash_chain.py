@@ -14,14 +14,20 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, insert, select
 
-from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import random_bytes
-from dpdask.ledger.charges import NOTHING, Spent
+from dpdask.ledger.charges import NOTHING, Charge, Spent
 from dpdask.ledger.models import LedgerHead
-from dpdask.ledger.payloads import added_by, decode_payload, encode_payload, index_columns
+from dpdask.ledger.payloads import (
+    added_by,
+    charge_to_dict,
+    decode_payload,
+    encode_payload,
+    index_columns,
+)
+from dpdask.ledger.policies import ADAPTIVE, Policy, policy_named
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entries, fetch_entry
-from dpdask.privacy import PrivacyBudget
+from dpdask.privacy import PrivacyBudget, PureBudget
 from dpdask.types import Json
 
 __all__ = [
@@ -33,6 +39,7 @@ __all__ = [
     "check_link",
     "last_step",
     "payload_of",
+    "policy_in",
     "spent_after",
     "standing_of",
     "steps_of",
@@ -52,6 +59,7 @@ class Standing:
         spent: the sums of all its charges.
         head: its newest entry.
         clock: the latest time of any of its entries.
+        policy: how its charges add up.
     """
 
     dataset: str
@@ -59,6 +67,7 @@ class Standing:
     spent: Spent
     head: LedgerHead
     clock: str
+    policy: Policy = ADAPTIVE
 
 
 def check_fingerprint(fingerprint: str) -> None:
@@ -89,7 +98,7 @@ def standing_of(connection: Connection, dataset: str, *, lock: bool) -> Standing
     last = newest[0]
     check_link(last, newest[1] if len(newest) > 1 else None)
     head = LedgerHead(dataset, last.sequence, last.hash)
-    return Standing(dataset, total, spent_after(last), head, last.clock)
+    return Standing(dataset, total, spent_after(last), head, last.clock, policy_in(first))
 
 
 def total_in(first: EntryRow) -> PrivacyBudget:
@@ -97,7 +106,14 @@ def total_in(first: EntryRow) -> PrivacyBudget:
     opening = payload_of(first)
     if first.kind != "open" or first.previous != GENESIS:
         raise LedgerCorrupt(f"dataset {first.dataset!r} has no opening entry")
+    if opening["delta"] == 0:
+        return PureBudget(epsilon=opening["epsilon"])
     return PrivacyBudget(epsilon=opening["epsilon"], delta=opening["delta"])
+
+
+def policy_in(first: EntryRow) -> Policy:
+    """Return the accounting policy in the opening entry of a dataset."""
+    return policy_named(payload_of(first).get("policy", ADAPTIVE.name))
 
 
 def payload_of(row: EntryRow) -> Json:
@@ -170,7 +186,7 @@ def append(
     kind: str,
     payload: Json,
     fingerprint: str | None = None,
-    charge: Dominated | None = None,
+    charge: Charge | None = None,
 ) -> LedgerHead:
     """Append the next link of a dataset's chain; the caller holds the dataset's lock.
 
@@ -188,7 +204,7 @@ def append(
         spent, clock = standing.spent, standing.clock
         sequence, previous = standing.head.sequence + 1, standing.head.hash
     if charge is not None:
-        payload = {**payload, "charge": {"mu": charge.mu, "delta0": charge.delta0}}
+        payload = {**payload, "charge": charge_to_dict(charge)}
     mu_squared, delta = (spent + added_by(payload)).digits()
     complete: Json = {
         **payload,

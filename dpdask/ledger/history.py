@@ -9,7 +9,14 @@ from sqlalchemy import Connection, select
 
 from dpdask.accounting import profile_from_dict
 from dpdask.ledger.blocks import charged_axes
-from dpdask.ledger.hash_chain import Standing, payload_of, spent_after, steps_of, total_in
+from dpdask.ledger.hash_chain import (
+    Standing,
+    payload_of,
+    policy_in,
+    spent_after,
+    steps_of,
+    total_in,
+)
 from dpdask.ledger.models import (
     DatasetState,
     LedgerEntry,
@@ -42,11 +49,13 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
     return DatasetState(
         name=standing.dataset,
         total=standing.total,
-        spent=standing.spent.profile if details else None,
+        spent=standing.policy.profile(standing.spent) if details else None,
         releases={row.fingerprint: row.kind for row in rows},
         details=details,
         head=standing.head,
-        axes=tuple(charged_axes(connection, standing.dataset, standing.total.delta)),
+        policy=standing.policy.name,
+        zcdp=standing.policy.zcdp(standing.spent),
+        axes=tuple(charged_axes(connection, standing)),
     )
 
 
@@ -71,6 +80,7 @@ def ledger_entry(connection: Connection, fingerprint: str) -> LedgerEntry | None
         return None
     reserved = steps[0]
     payload = payload_of(reserved)
+    opening = _opening(connection, reserved.dataset)
     published: Json = next((payload_of(step) for step in steps if step.kind == "publish"), {})
     return LedgerEntry(
         dataset=reserved.dataset,
@@ -79,10 +89,10 @@ def ledger_entry(connection: Connection, fingerprint: str) -> LedgerEntry | None
         source_identity=payload.get("source_identity", ""),
         spec_digest=payload.get("spec_digest"),
         array=payload.get("array"),
-        total=total_in(_opening(connection, reserved.dataset)),
+        total=total_in(opening),
         last=steps[-1].kind,
         reserved_at=payload["at"],
-        cumulative=spent_after(reserved).profile,
+        cumulative=policy_in(opening).profile(spent_after(reserved)),
         output_address=payload.get("output_address"),
         card=published.get("card"),
         head=LedgerHead(reserved.dataset, reserved.sequence, reserved.hash),

@@ -3,27 +3,27 @@
 A release is charged when it is *reserved*, before any key exists. Its charge is never removed: a
 crash leaves it, commit and burn only close it. From its *publish* step on it may become visible at
 any moment, so it can no longer be burned. Reserving the same release again is free and returns the
-same key, so a retry replays. Charges add up as sums of mu^2, which is also valid for releases that
-are chosen after earlier ones were seen. Entries are chained by SHA-256 per dataset and carry the
-sums; every charge checks the newest link, :meth:`Ledger.verify` checks all of them.
+same key, so a retry replays. Charges add up by the dataset's policy, as sums of mu^2 or of epsilon,
+which is also valid for releases that are chosen after earlier ones were seen. Entries are chained
+by SHA-256 per dataset and carry the sums; every charge checks the newest link,
+:meth:`Ledger.verify` checks all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import Connection, select
 
-from dpdask.accounting import Dominated
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger import steps
 from dpdask.ledger.admission import admit
 from dpdask.ledger.auditing import audit
-from dpdask.ledger.blocks import blocks_since, charged_since
+from dpdask.ledger.charges import NOTHING
 from dpdask.ledger.forecasts import forecast_of
-from dpdask.ledger.hash_chain import payload_of, spent_after
+from dpdask.ledger.hash_chain import payload_of
 from dpdask.ledger.history import dataset_state, ledger_entry, series_windows
 from dpdask.ledger.keys import KeyWrapper, find_master_key
 from dpdask.ledger.models import (
@@ -35,6 +35,8 @@ from dpdask.ledger.models import (
     Reservation,
     SeriesWindow,
 )
+from dpdask.ledger.policies import policy_named
+from dpdask.ledger.rates import Recent, recent_charges, recent_with
 from dpdask.ledger.schema import (
     connect,
     database_file,
@@ -99,10 +101,17 @@ class Ledger:
         with plain_errors(), self._engine.begin() as connection:
             yield connection
 
-    def open_dataset(self, name: str, total: PrivacyBudget) -> None:
-        """Open a dataset with its total budget, which never changes. Idempotent."""
+    def open_dataset(self, name: str, total: PrivacyBudget, policy: str = "adaptive") -> None:
+        """Open a dataset with its total budget and its policy, which never change. Idempotent.
+
+        Args:
+            name: the dataset's name.
+            total: all that it may ever spend; a :class:`~dpdask.privacy.PureBudget` for ``pure``.
+            policy: how charges add up: ``adaptive``, or ``pure`` for releases with delta 0.
+        """
+        chosen = policy_named(policy)
         with self._transaction() as connection:
-            steps.open_dataset(connection, name, total)
+            steps.open_dataset(connection, name, total, chosen)
 
     def datasets(self) -> list[str]:
         """Return the names of all datasets."""
@@ -118,7 +127,7 @@ class Ledger:
         """Return what has been spent of a dataset, at its total's delta."""
         with self._transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
-        return standing.spent.profile.epsilon(standing.total.delta)
+        return standing.policy.profile(standing.spent).epsilon(standing.total.delta)
 
     def head(self, dataset: str) -> LedgerHead:
         """Return the newest entry of a dataset; its hash covers everything before it."""
@@ -227,24 +236,31 @@ class Ledger:
             steps.known_dataset(connection, dataset)
             return series_windows(connection, dataset, series)
 
-    def spent_since(self, dataset: str, since: datetime) -> Dominated | None:
+    def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
         """Return what was charged at or after a moment, together; None if nothing was."""
-        moment = (since - timedelta(seconds=1)).astimezone(UTC).isoformat(timespec="seconds")
-        newest_first = entries.c.clock.desc(), entries.c.sequence.desc()
-        earlier = (
-            select(entries)
-            .where(entries.c.dataset == dataset, entries.c.clock < moment)
-            .order_by(*newest_first)
-            .limit(1)
-        )
         with self._transaction() as connection:
-            spent = steps.known_dataset(connection, dataset).spent
-            row = fetch_entry(connection, earlier)
-            recent = spent if row is None else spent - spent_after(row)
-            sequence = 0 if row is None else row.sequence
-            if blocks_since(connection, dataset, sequence):
-                recent = charged_since(connection, dataset, sequence)
-        return recent.profile if recent.mu_squared or recent.delta0 else None
+            standing = steps.known_dataset(connection, dataset)
+            recent, _ = recent_charges(connection, standing, since)
+        return None if recent == NOTHING else standing.policy.profile(recent)
+
+    def recent_with(
+        self,
+        dataset: str,
+        since: datetime,
+        allowed: PrivacyBudget,
+        part: tuple[PrivacyProfile, PrivacyUnit],
+    ) -> Recent:
+        """Return what was charged since a moment, and with one more release; nothing is charged.
+
+        Args:
+            dataset: the dataset's name.
+            since: the moment.
+            allowed: what may be spent since then.
+            part: profile and privacy unit of the release.
+        """
+        with self._transaction() as connection:
+            standing = steps.known_dataset(connection, dataset)
+            return recent_with(connection, standing, since, allowed, part)
 
     def put_once(self, fingerprint: str, name: str, text: str) -> str:
         """Record a value of an open release, such as noise directions, under a name.

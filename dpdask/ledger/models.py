@@ -199,6 +199,8 @@ class DatasetState:
         releases: the last step of each release, by fingerprint.
         details: what may be shown of each release, by fingerprint.
         head: the newest entry of its chain.
+        policy: how its charges add up.
+        zcdp: what is spent as rho of zero-concentrated privacy, and the delta beside it.
         axes: the axes along which disjoint blocks were charged.
     """
 
@@ -208,6 +210,8 @@ class DatasetState:
     releases: dict[str, str]
     details: dict[str, ReleaseDetails]
     head: LedgerHead
+    policy: str
+    zcdp: tuple[float, float]
     axes: tuple[ChargedAxis, ...] = ()
 
     @property
@@ -226,9 +230,11 @@ class DatasetState:
         """Return the state for JSON, without fingerprints, which depend on data."""
         return {
             "dataset": self.name,
+            "policy": self.policy,
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_epsilon": self.spent_epsilon,
             "spent": None if self.spent is None else self.spent.to_dict(),
+            "zcdp": {"rho": self.zcdp[0], "delta": self.zcdp[1]},
             "head": self.head.to_dict(),
             "axes": [axis.to_dict() for axis in self.axes],
             "releases": [

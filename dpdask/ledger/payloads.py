@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 
-from dpdask.accounting import Dominated
+from dpdask.accounting import Dominated, PureProfile
 from dpdask.errors import LedgerCorrupt
-from dpdask.ledger.charges import NOTHING, Spent
+from dpdask.ledger.charges import NOTHING, Charge, Spent
 from dpdask.types import Json
 
 __all__ = [
     "added_by",
     "charge_in",
+    "charge_to_dict",
     "decode_payload",
     "encode_payload",
     "index_columns",
@@ -50,10 +51,21 @@ def is_version_1(payload: Json) -> bool:
     return "sequence" not in payload
 
 
-def charge_in(payload: Json) -> Dominated | None:
+def charge_to_dict(charge: Charge) -> Json:
+    """Return what an entry says of its charge."""
+    if isinstance(charge, PureProfile):
+        return {"epsilon": charge.largest_loss}
+    return {"mu": charge.mu, "delta0": charge.delta0}
+
+
+def charge_in(payload: Json) -> Charge | None:
     """Return what an entry charges, None if it charges nothing."""
     charge = payload.get("charge")
-    return None if charge is None else Dominated(charge["mu"], charge["delta0"])
+    if charge is None:
+        return None
+    if "epsilon" in charge:
+        return PureProfile(charge["epsilon"])
+    return Dominated(charge["mu"], charge["delta0"])
 
 
 def added_by(payload: Json) -> Spent:
@@ -69,7 +81,7 @@ def added_by(payload: Json) -> Spent:
     if "parallel" not in payload:
         return amount
     grown = Spent.read(*payload["parallel"]["grown"])
-    if not (0 <= grown.mu_squared <= amount.mu_squared and 0 <= grown.delta0 <= amount.delta0):
+    if not (0 <= grown.amount <= amount.amount and 0 <= grown.delta0 <= amount.delta0):
         raise LedgerCorrupt(
             f"entry {payload['sequence']} lets the largest charge grow by more than its own"
         )

@@ -11,12 +11,11 @@ import json
 
 from sqlalchemy import Connection, insert, select
 
-from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger.admission import admit, lock_arrays
 from dpdask.ledger.blocks import write_block
-from dpdask.ledger.charges import covers
+from dpdask.ledger.charges import Charge
 from dpdask.ledger.hash_chain import (
     Standing,
     append,
@@ -30,6 +29,7 @@ from dpdask.ledger.hash_chain import (
 from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.models import CLOSING, PrivacyUnit, Reservation
 from dpdask.ledger.payloads import charge_in, is_version_1
+from dpdask.ledger.policies import ADAPTIVE, Policy
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entry
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
@@ -62,17 +62,29 @@ def known_dataset(connection: Connection, dataset: str, *, lock: bool = False) -
     return standing
 
 
-def open_dataset(connection: Connection, name: str, total: PrivacyBudget) -> None:
-    """Open a dataset with its total budget. Idempotent for the same total."""
+def open_dataset(connection: Connection, name: str, total: PrivacyBudget, policy: Policy) -> None:
+    """Open a dataset with its total budget and policy. Idempotent for the same ones."""
     if not name or len(name) > _LONGEST_DATASET_NAME or not name.isprintable():
         raise LedgerError(
             f"dataset name {name!r} is empty, too long or unprintable; use up to"
             f" {_LONGEST_DATASET_NAME} printable characters"
         )
+    if (policy is ADAPTIVE) != (total.delta > 0):
+        raise LedgerError(
+            f"a total with delta {total.delta:g} does not go with the policy {policy.name}:"
+            " adaptive needs a delta above 0, pure has none"
+        )
     existing = standing_of(connection, name, lock=True)
     if existing is None:
         connection.execute(insert(datasets).values(name=name))
-        append(connection, name, None, "open", {"epsilon": total.epsilon, "delta": total.delta})
+        chosen: Json = {} if policy is ADAPTIVE else {"policy": policy.name}
+        opening = {"epsilon": total.epsilon, "delta": total.delta, **chosen}
+        append(connection, name, None, "open", opening)
+    elif existing.policy is not policy:
+        raise LedgerError(
+            f"dataset {name!r} is accounted by the policy {existing.policy.name}, which never"
+            " changes; open another dataset"
+        )
     elif existing.total != total:
         raise LedgerError(
             f"dataset {name!r} has epsilon {existing.total.epsilon:g}, delta"
@@ -102,7 +114,7 @@ def reserve(
     standing = known_dataset(connection, dataset, lock=True)
     steps = steps_of(connection, fingerprint)
     if steps:
-        _check_same_reservation(connection, steps, dataset, profile)
+        _check_same_reservation(connection, steps, standing, profile)
         return Reservation(dataset, fingerprint, new=False)
     release_id = payload.get("release_id")
     if release_id is not None and entry_with_id(connection, release_id) is not None:
@@ -124,16 +136,16 @@ def reserve(
 
 
 def _check_same_reservation(
-    connection: Connection, steps: list[EntryRow], dataset: str, profile: PrivacyProfile
+    connection: Connection, steps: list[EntryRow], standing: Standing, profile: PrivacyProfile
 ) -> None:
     """A reservation may be repeated only as it was, and only while the release is open."""
-    if steps[0].dataset != dataset:
+    if steps[0].dataset != standing.dataset:
         raise LedgerError(
             "the release belongs to another dataset; a fingerprint stands for one release"
         )
     charge = _recorded_charge(connection, steps[0], profile)
     _check_open(steps[-1])
-    if charge is not None and not covers(charge, profile):
+    if charge is not None and not standing.policy.covers(charge, profile):
         raise LedgerCorrupt(
             "the release was charged less than its guarantee costs; the ledger was changed"
         )
@@ -141,7 +153,7 @@ def _check_same_reservation(
 
 def _recorded_charge(
     connection: Connection, reserved: EntryRow, profile: PrivacyProfile
-) -> Dominated | None:
+) -> Charge | None:
     """Return what a reservation charged; None for one of 0.1.0, charged by the upgrade's entry."""
     payload = payload_of(reserved)
     if not is_version_1(payload):

@@ -16,13 +16,14 @@ from sqlalchemy import Connection, insert, text
 
 from dpdask.accounting import profile_from_dict
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger.charges import NOTHING, Spent, charge_of
+from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.hash_chain import GENESIS, Standing, append, chain_hash, standing_of
 from dpdask.ledger.history import dataset_state
 from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.keys import KeyWrapper, find_master_key, make_master_key
 from dpdask.ledger.models import DatasetState, LedgerHead
-from dpdask.ledger.payloads import decode_payload, index_columns
+from dpdask.ledger.payloads import charge_to_dict, decode_payload, index_columns
+from dpdask.ledger.policies import ADAPTIVE
 from dpdask.ledger.schema import (
     SCHEMA_VERSION,
     connect,
@@ -179,8 +180,8 @@ def _move_dataset(
     for sequence, row in enumerate(rows, start=1):
         payload = decode_payload(row.body)
         if row.kind == "reserve":
-            charge = charge_of(profile_from_dict(payload["profile"]), spent, total)
-            charges[row.release or ""] = {"mu": charge.mu, "delta0": charge.delta0}
+            charge = ADAPTIVE.charge_of(profile_from_dict(payload["profile"]), spent, total)
+            charges[row.release or ""] = charge_to_dict(charge)
             spent += Spent.on(charge)
         clock = max(clock, payload["at"])
         mu_squared, delta = spent.digits()

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError, InvalidSpec
-from dpdask.ledger import Ledger, SeriesWindow, charged_after
+from dpdask.ledger import Ledger, SeriesWindow
 from dpdask.planning import ReleasePlan, check_no_placeholders
 from dpdask.planning.sources import open_whole_source
 from dpdask.planning.variables import variable_specs
@@ -194,13 +194,12 @@ def check_rate_limit(ledger: Ledger, plan: ReleasePlan, rate_limit: RateLimit) -
     dataset = plan.spec.budget.dataset
     allowed = PrivacyBudget(epsilon=rate_limit.epsilon, delta=rate_limit.delta)
     since = datetime.now(UTC) - timedelta(days=rate_limit.days)
-    recent = ledger.spent_since(dataset, since)
-    after = charged_after(recent, plan.guarantee.verified, allowed)
-    if after.delta(allowed.epsilon) <= allowed.delta:
+    part = (plan.guarantee.verified, plan.privacy_unit)
+    recent = ledger.recent_with(dataset, since, allowed, part)
+    if recent.fits:
         return
-    spent = 0.0 if recent is None else recent.epsilon(allowed.delta)
-    total = after.epsilon(allowed.delta)
-    amount = f"{total:.4g}" if math.isfinite(total) else "more than can be computed"
+    spent, after = recent.before, recent.after
+    amount = f"{after:.4g}" if math.isfinite(after) else "more than can be computed"
     raise RateLimited(
         f"rate limited: dataset {dataset!r} has spent epsilon {spent:.4g} of"
         f" {allowed.epsilon:g} in the last {rate_limit.days:g} days, this run would make it"

@@ -24,6 +24,7 @@ def _dataset(state: DatasetState) -> Record:
         Row("dataset", state.name),
         Row("total epsilon", f"{state.total.epsilon:g}"),
         Row("delta", f"{state.total.delta:g}"),
+        Row("policy", state.policy),
         Row("spent epsilon", f"{state.spent_epsilon:.6g}", spent_emphasis),
         Row("releases", str(len(state.releases))),
     ]

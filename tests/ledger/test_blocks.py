@@ -71,7 +71,7 @@ def test_segments_are_the_sums_of_what_covers_each_index(
         for index in range(start, start + length):
             brute[index] += Spent(amount, amount * 7)
         held = forward.segments
-        assert change.largest == max((brute[start : start + length]), key=lambda s: s.mu_squared)
+        assert change.largest == max((brute[start : start + length]), key=lambda s: s.amount)
         assert not set(change.removed) & set(held)
         assert set(change.added) <= set(held)
     for start, length, amount in reversed(charged):
