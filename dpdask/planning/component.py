@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dpdask.accounting import GaussianProfile, compose
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Calibration
-from dpdask.noise import IidNoise, KroneckerNoise
+from dpdask.noise import IidNoise, KroneckerNoise, Noise
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.planning.moment_builders import second_moment
 from dpdask.planning.plan import Component, Part, ReleasePlan
@@ -73,13 +73,31 @@ def make_component(
         if not isinstance(noise, IidNoise):
             raise InvalidMechanism("a stack of steps takes i.i.d. noise; use analytic-gaussian")
         noise = IidNoise(query.answer_shape, noise.sigma)
-    mu = calibrated.quantities.get("mu")
     if query.arrays_beside:
         return _joint_component(name, spec, query, calibrated, write_chunk)
+    component = _on_grid(name, spec, query, noise, calibrated, write_chunk)
+    step = verified_step(recorded_answer(component, steps))
+    if exceeds_calibration(step, calibrated):
+        verified = composed.compose(step, query.sensitivity.adjacency)
+        guarantee = dataclasses.replace(calibrated.guarantee, verified=verified)
+        return dataclasses.replace(component, guarantee=guarantee)
+    return component
+
+
+def _on_grid(
+    name: str,
+    spec: ReleaseSpec,
+    query: Query,
+    noise: Noise,
+    calibrated: Calibration,
+    write_chunk: Shape,
+) -> Component:
+    """Return a query with its noise on a grid, and the guarantee that was calibrated."""
+    mu = calibrated.quantities.get("mu")
     discretized, exact_sum = query.discretize(
         noise, mu=mu, steps_per_sigma=spec.noise.steps_per_sigma
     )
-    component = Component(
+    return Component(
         name=name,
         query=query,
         discretized=discretized,
@@ -90,12 +108,6 @@ def make_component(
         warnings=calibrated.warnings,
         choice=calibrated.choice,
     )
-    step = verified_step(recorded_answer(component, steps))
-    if exceeds_calibration(step, calibrated):
-        verified = composed.compose(step, query.sensitivity.adjacency)
-        guarantee = dataclasses.replace(calibrated.guarantee, verified=verified)
-        return dataclasses.replace(component, guarantee=guarantee)
-    return component
 
 
 def _joint_component(
@@ -114,23 +126,10 @@ def _joint_component(
     sigma = calibrated.noise.sigma
     while True:
         noise = IidNoise(query.answer_shape, sigma)
-        discretized, exact_sum = query.discretize(
-            noise, mu=mu, steps_per_sigma=spec.noise.steps_per_sigma
-        )
-        component = Component(
-            name=name,
-            query=query,
-            discretized=discretized,
-            exact_sum=exact_sum,
-            guarantee=calibrated.guarantee,
-            tiling=_tiling(query, discretized, write_chunk),
-            mu=mu,
-            warnings=calibrated.warnings,
-            choice=calibrated.choice,
-        )
+        component = _on_grid(name, spec, query, noise, calibrated, write_chunk)
         # Relative to the noise that is really added, rounding included: the joint radius is for
         # parts with that much noise or more.
-        added = discretized.noise.entry_std
+        added = component.noise.entry_std
         parts = tuple(_part(side, added, mu, component) for side in query.beside)
         component = dataclasses.replace(component, parts=parts)
         real = _verified_mu(component)
