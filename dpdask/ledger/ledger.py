@@ -17,11 +17,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select
 
+from dpdask.errors import DpdaskError
 from dpdask.keystream import ReleaseKey
 from dpdask.ledger import steps
 from dpdask.ledger.admission import admit
 from dpdask.ledger.auditing import audit
-from dpdask.ledger.charges import NOTHING
+from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.forecasts import forecast_of
 from dpdask.ledger.hash_chain import payload_of
 from dpdask.ledger.history import dataset_state, ledger_entry, series_windows
@@ -148,6 +149,19 @@ class Ledger:
                 return False
             payload_of(row)
             return row.hash == head.hash
+
+    def could_hold(self, dataset: str, profile: PrivacyProfile) -> bool:
+        """Return whether a release fits a dataset's total and policy, had nothing been spent.
+
+        The answer never changes, since totals and policies do not.
+        """
+        with self._transaction() as connection:
+            standing = steps.known_dataset(connection, dataset)
+        try:
+            charge = standing.policy.charge_of(profile, NOTHING, standing.total)
+        except DpdaskError:
+            return False
+        return standing.policy.fits(Spent.on(charge), standing.total)
 
     def forecast(
         self,

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.ledger import Forecast, Ledger
+from dpdask.noise import LaplaceNoise
 from dpdask.planning.advice import advice
 from dpdask.planning.build_layers import build_layers
 from dpdask.planning.build_query import build_query
@@ -49,7 +50,12 @@ from dpdask.planning.variables import (
 )
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
 from dpdask.queries import Query, SummedQuery
-from dpdask.spec.mechanism import EstimatedDirections
+from dpdask.spec.mechanism import (
+    AutoSection,
+    EstimatedDirections,
+    LaplaceSection,
+    MechanismSection,
+)
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import (
     Layout,
@@ -66,17 +72,22 @@ _DEFAULT_CHUNK_BYTES = 16 * 2**20
 
 
 def make_plan(
-    spec: ReleaseSpec, *, ledger: Ledger | None = None, resuming: bool = False
+    spec: ReleaseSpec,
+    *,
+    ledger: Ledger | None = None,
+    resuming: bool = False,
+    forecast: bool = True,
 ) -> ReleasePlan:
     """Check whatever can be checked without a value, and decide whatever can be decided.
 
     Args:
         spec: What to release.
-        ledger: The ledger to forecast the charge with; no forecast without one.
+        ledger: The ledger that will be charged: ``auto`` takes what its dataset could hold.
         resuming: Whether the release has begun, so that its output may be there already.
+        forecast: Whether to forecast the charge, if there is a ledger.
 
     Returns:
-        The plan, with a forecast if there is a ledger.
+        The plan, with a forecast if one was wanted.
 
     Raises:
         DpdaskError: If the release cannot be carried out. Nothing was spent.
@@ -84,9 +95,12 @@ def make_plan(
     check_no_placeholders(spec.output.url)
     output = open_storage(spec.output.url, spec.output.options)
     occupied = not resuming and output.occupied()
-    if occupied and (ledger is None or isinstance(output, LocalStorage)):
+    if occupied and (ledger is None or not forecast or isinstance(output, LocalStorage)):
         raise _output_exists(spec)
     directions, variables = _variables(spec, output)
+    other = _other_mechanism(spec, variables, ledger)
+    if other is not None:
+        directions, variables = _variables(spec.model_copy(update={"mechanism": other}), output)
     guarantee = _guarantee(spec, directions, variables)
     plan = ReleasePlan(
         spec=spec,
@@ -101,9 +115,28 @@ def make_plan(
     check_memory(plan)
     if not resuming:
         check_space(plan)
-    if ledger is None:
+    if ledger is None or not forecast:
         return plan
     return dataclasses.replace(plan, forecast=_forecast(plan, ledger, occupied=occupied))
+
+
+def _other_mechanism(
+    spec: ReleaseSpec, variables: tuple[Variable, ...], ledger: Ledger | None
+) -> MechanismSection | None:
+    """Return what ``auto`` takes instead where the dataset could never be charged its choice.
+
+    It depends on the total and the policy of the dataset, which never change, and not on what is
+    spent: a release that is resumed has the same noise.
+    """
+    if ledger is None or not isinstance(spec.mechanism, AutoSection) or len(variables) > 1:
+        return None
+    [component] = (variable.component for variable in variables)
+    if ledger.could_hold(spec.budget.dataset, component.guarantee.verified):
+        return None
+    if isinstance(component.noise, LaplaceNoise):
+        return spec.mechanism.model_copy(update={"laplace": False})
+    laplace = component.query.sensitivity.l1 is not None and not component.parts
+    return LaplaceSection(name="laplace") if laplace else None
 
 
 def _output_exists(spec: ReleaseSpec) -> StoreError:

@@ -77,7 +77,7 @@ def check_batch(specs: list[ReleaseSpec]) -> CheckedBatch:
             if finish_published(spec) is not None:
                 published.append(spec)
                 continue
-            plan = make_plan(spec, resuming=True)
+            plan = make_plan(spec, ledger=ledger, resuming=True, forecast=False)
             charge = charge_of(ledger.entry(plan.fingerprint))
             if charge is Charge.COMMITTED:
                 published.append(spec)
@@ -88,7 +88,8 @@ def check_batch(specs: list[ReleaseSpec]) -> CheckedBatch:
                     " its publish.edition to request it anew, or leave it out"
                 )
             if charge is Charge.NONE:
-                make_plan(spec)  # the checks of a new release, such as an output that exists
+                # the checks of a new release, such as an output that exists
+                make_plan(spec, ledger=ledger, forecast=False)
                 uncharged.append(plan)
             missing.append(spec)
         _check_together(ledger, uncharged)

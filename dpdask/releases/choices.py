@@ -80,7 +80,7 @@ def plan_epsilons(spec: SpecLike, epsilons: Sequence[float]) -> list[EpsilonChoi
 
 def _choice(spec: ReleaseSpec, epsilon: float, ledger: Ledger) -> EpsilonChoice:
     privacy = spec.privacy.model_copy(update={"epsilon": epsilon})
-    plan = make_plan(spec.model_copy(update={"privacy": privacy}))
+    plan = make_plan(spec.model_copy(update={"privacy": privacy}), ledger=ledger, forecast=False)
     dataset = spec.budget.dataset
     total = ledger.state(dataset).total
     try:

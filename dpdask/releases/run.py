@@ -101,9 +101,9 @@ def _plan_again(spec: ReleaseSpec, ledger: Ledger, target: Target) -> ReleasePla
     """Plan a release that continues, and check that it is the same one."""
     entry = target.entry
     if entry is None:
-        return make_plan(spec, resuming=True)
+        return make_plan(spec, ledger=ledger, resuming=True, forecast=False)
     check_spec(spec, entry)
-    plan = make_plan(spec, resuming=True)
+    plan = make_plan(spec, ledger=ledger, resuming=True, forecast=False)
     if entry.array not in (None, plan.privacy_unit.array):
         raise ReleaseError(
             "source.url leads to another array than when the release began; restore it, or"

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import dpdask
 from dpdask.errors import BudgetExceeded, InvalidMechanism, VerificationFailed
 from dpdask.ledger import Ledger
 from dpdask.planning import make_plan
-from dpdask.privacy import PrivacyBudget
+from dpdask.privacy import PrivacyBudget, PureBudget
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.views.plan_rows import plan_rows
@@ -206,3 +207,40 @@ def test_a_gaussian_card_with_a_small_l1_does_not_verify(space: Workspace) -> No
     )
     with pytest.raises(VerificationFailed, match="l1 sensitivity on the card is smaller"):
         verify_release(url)
+
+
+@pytest.mark.parametrize(
+    ("total", "policy", "chosen"),
+    [
+        (PrivacyBudget(epsilon=3.0, delta=1e-5), "adaptive", "analytic-gaussian"),
+        (PrivacyBudget(epsilon=9.0, delta=1e-5), "adaptive", "laplace"),
+        (PureBudget(epsilon=2.0), "pure", "laplace"),
+    ],
+)
+def test_auto_takes_what_the_dataset_could_hold(
+    space: Workspace, total: PrivacyBudget, policy: str, chosen: str
+) -> None:
+    """A resumed release has the same noise: what is spent meanwhile does not change the choice."""
+    space.ledger.open_dataset("counts", total, policy=policy)
+    space.source(people(64, 8), chunks=(64, 8))
+    budget = {"ledger": space.ledger_url, "dataset": "counts"}
+    spec = parse_release_spec(without_mechanism(space, **COUNTS, budget=budget))
+    again = make_plan(spec, ledger=space.ledger, resuming=True, forecast=False)
+    dpdask.release(spec)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    assert card_of(space)["mechanism"]["name"] == chosen
+    later = make_plan(spec, ledger=space.ledger, resuming=True, forecast=False)
+    assert later.fingerprint == again.fingerprint
+
+
+def test_a_pure_dataset_takes_laplace_where_gaussian_noise_is_smaller(space: Workspace) -> None:
+    space.ledger.open_dataset("counts", PureBudget(epsilon=2.0), policy="pure")
+    space.source(people(64, 30), chunks=(64, 30))
+    spec = without_mechanism(
+        space,
+        query="mean",
+        privacy_unit={"record_dim": 0, "ranges": [-1, 1]},
+        budget={"ledger": space.ledger_url, "dataset": "counts"},
+    )
+    assert make_plan(parse_release_spec(spec)).data.noise.name == "iid"
+    assert dpdask.plan(spec).data.noise.name == "laplace"
