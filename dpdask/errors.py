@@ -10,6 +10,7 @@
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
     ├── LedgerError           the ledger refuses
     │   ├── BudgetExceeded        a release would exceed its dataset's total; nothing was charged
+    │   ├── RateLimited           it would exceed what some days allow; a later run may pass
     │   ├── LedgerCorrupt         a row was changed, removed or reordered
     │   └── MasterKeyError        the master key is missing, readable by others or another ledger's
     ├── ReleaseError          a release cannot begin or resume
@@ -45,6 +46,7 @@ __all__ = [
     "MasterKeyError",
     "OutOfReach",
     "OutputLockDamaged",
+    "RateLimited",
     "ReleaseError",
     "SourceChanged",
     "StoreError",
@@ -91,6 +93,10 @@ class LedgerError(DpdaskError):
 
 class BudgetExceeded(LedgerError):
     """A release would exceed its dataset's total budget; nothing was charged."""
+
+
+class RateLimited(LedgerError):
+    """A run would spend more than the rate limit allows; nothing was charged, a later one may."""
 
 
 class LedgerCorrupt(LedgerError):

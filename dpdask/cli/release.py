@@ -263,6 +263,12 @@ def demo(as_flow: bool, folder: str | None) -> None:
     help="Where a series without releases begins.",
 )
 @click.option(
+    "--grace",
+    type=click.IntRange(min=0),
+    default=0,
+    help="So many of the newest indices wait for data that arrive late.",
+)
+@click.option(
     "--rate-limit",
     metavar="EPSILON,DELTA,DAYS",
     help="What the dataset may spend in any stretch of days.",
@@ -276,6 +282,7 @@ def serve(
     max_window: int | None,
     align_to_chunks: bool,
     start_index: int,
+    grace: int,
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
@@ -289,6 +296,7 @@ def serve(
         max_window=max_window,
         align_to_chunks=align_to_chunks,
         start_index=start_index,
+        grace=grace,
     )
 
 

@@ -1,7 +1,6 @@
 """Recurring releases of a growing array: each run releases what is new since the last one."""
 
 import contextlib
-from collections.abc import Callable
 from typing import Annotated
 
 from prefect import flow
@@ -9,17 +8,10 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from dpdask.errors import DpdaskError
+from dpdask.errors import DpdaskError, RateLimited
 from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes, tag_run
-from dpdask.ledger import Ledger, open_ledger
-from dpdask.planning import ReleasePlan
-from dpdask.releases.series import (
-    RateLimit,
-    RateLimited,
-    Series,
-    check_rate_limit,
-    next_release,
-)
+from dpdask.ledger import open_ledger
+from dpdask.releases.series import RateLimit, Series, next_release
 from dpdask.spec import ReleaseSpec
 
 __all__ = ["privatize_series"]
@@ -40,6 +32,7 @@ def privatize_series(
     max_window: Annotated[int | None, Field(ge=1)] = None,
     align_to_chunks: bool = False,
     start_index: Annotated[int, Field(ge=0)] = 0,
+    grace: Annotated[int, Field(ge=0)] = 0,
 ) -> dict[str, str] | State[None]:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
@@ -58,26 +51,18 @@ def privatize_series(
         max_window: The most indices of one run.
         align_to_chunks: Whether windows end with chunks.
         start_index: Where a series without releases begins.
+        grace: How many of the newest indices wait, because data for them may still arrive.
     """
-    rules = Series(series, axis, max_window, align_to_chunks, start_index)
+    rules = Series(series, axis, max_window, align_to_chunks, start_index, grace)
     tag_run(f"series:{series}")
     try:
         with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
             windowed = next_release(ledger, spec, rules)
             if windowed is None:
                 return Completed(message=f"nothing new in series {series}", name="NoNewData")
-            return release_as_tasks(windowed, ledger, _rate_check(ledger, rate_limit))
+            return release_as_tasks(windowed, ledger, rate_limit)
     except RateLimited as error:
         ended: State[None] = Completed(message=str(error), name="RateLimited")
     except DpdaskError as error:
         ended = Failed(message=one_line(error))
     return ended
-
-
-def _rate_check(
-    ledger: Ledger, rate_limit: RateLimit | None
-) -> Callable[[ReleasePlan], None] | None:
-    """Return the check of a plan against the rate limit, if there is one."""
-    if rate_limit is None:
-        return None
-    return lambda plan: check_rate_limit(ledger, plan, rate_limit)

@@ -28,6 +28,7 @@ def serve(
     max_window: int | None = None,
     align_to_chunks: bool = False,
     start_index: int = 0,
+    grace: int = 0,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped.
 
@@ -43,6 +44,7 @@ def serve(
         max_window: The most indices of one run.
         align_to_chunks: Whether windows end with chunks.
         start_index: Where a series without releases begins.
+        grace: How many of the newest indices wait.
     """
     check_schedule(every=every, cron=cron)
     spec = load_release_spec(spec_path)
@@ -54,6 +56,7 @@ def serve(
         "max_window": max_window,
         "align_to_chunks": align_to_chunks,
         "start_index": start_index,
+        "grace": grace,
     }
     if series is None:
         _check_no_series_options(options)
@@ -69,8 +72,8 @@ def _check_no_series_options(options: Json) -> None:
     set_options = [name for name, value in options.items() if value not in (None, False, 0)]
     if set_options or options["axis"] is not None:
         raise InvalidSpec(
-            "--axis, --rate-limit, --max-window, --align-to-chunks and --start-index belong to a"
-            " series; give --series NAME"
+            "--axis, --rate-limit, --max-window, --align-to-chunks, --start-index and --grace"
+            " belong to a series; give --series NAME"
         )
 
 

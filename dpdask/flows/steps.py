@@ -8,7 +8,7 @@ are the one-line errors of dpdask. Nothing is cached or persisted; a retry repla
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
@@ -25,13 +25,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
-from dpdask.errors import DpdaskError, ReleaseError, redact_exceptions
+from dpdask.errors import DpdaskError, RateLimited, ReleaseError, redact_exceptions
 from dpdask.execution import OnProgress, Progress
 from dpdask.ledger import DatasetState, Ledger
 from dpdask.planning import ReleasePlan
 from dpdask.releases.closing import Receipt
 from dpdask.releases.recovery import Command
 from dpdask.releases.run import ReleaseRun, plan_or_finish
+from dpdask.releases.series import RateLimit, check_rate_limit
 from dpdask.spec import ReleaseSpec
 from dpdask.views.ledger_rows import ledger_rows
 from dpdask.views.markdown import card_markdown, records_to_objects, rows_to_objects
@@ -50,6 +51,7 @@ __all__ = [
 R = TypeVar("R")
 
 _UPDATE_SECONDS = 1.0
+_RATE_LIMITED = "RateLimited"
 watchers: list[OnProgress] = []  # others in this process who want to see progress
 
 _redacted = redact_exceptions(
@@ -134,6 +136,8 @@ def reserve(token: str) -> State[None] | None:
     try:
         run.prepare()
         run.reserve()
+    except RateLimited as error:
+        return Failed(message=str(error), name=_RATE_LIMITED)
     except DpdaskError as error:
         return Failed(message=one_line(error))
     return None
@@ -161,7 +165,7 @@ def publish(token: str) -> None:
 
 
 def release_as_tasks(
-    spec: ReleaseSpec, ledger: Ledger, check_plan: Callable[[ReleasePlan], None] | None = None
+    spec: ReleaseSpec, ledger: Ledger, rate_limit: RateLimit | None = None
 ) -> dict[str, str]:
     """Carry out one release as tasks of the running flow; return its public facts.
 
@@ -170,7 +174,7 @@ def release_as_tasks(
     Args:
         spec: The spec of the release.
         ledger: Its ledger, open.
-        check_plan: Called with the plan before anything is charged; raises to stop.
+        rate_limit: What the dataset may spend within some days, if that is limited.
 
     Raises:
         DpdaskError: The release is refused.
@@ -179,16 +183,16 @@ def release_as_tasks(
     release = _Release(spec, ledger)
     with _registered(release) as token:
         _raise_if_failed(plan_release(token, return_state=True))
-        receipt = release.receipt or _tasks_after_plan(release.run, token, check_plan)
+        receipt = release.receipt or _tasks_after_plan(release, token, rate_limit)
     _leave_artifacts(receipt, ledger.state(spec.budget.dataset))
     return {"release_id": receipt.release_id, "output": receipt.output, "array": receipt.array}
 
 
-def _tasks_after_plan(
-    run: ReleaseRun, token: str, check_plan: Callable[[ReleasePlan], None] | None
-) -> Receipt:
-    if check_plan is not None:
-        check_plan(run.plan)
+def _tasks_after_plan(release: _Release, token: str, rate_limit: RateLimit | None) -> Receipt:
+    run = release.run
+    if rate_limit is not None:
+        check_rate_limit(release.ledger, run.plan, rate_limit)  # again inside the charge
+        run.allowance = rate_limit.allowance
     tag_run(f"release:{run.release_id}")
     with run.connected():
         _raise_if_failed(reserve(token, return_state=True))
@@ -201,6 +205,8 @@ def _tasks_after_plan(
 
 
 def _raise_if_failed(state: State[R]) -> None:
+    if state.name == _RATE_LIMITED:
+        raise RateLimited(state.message or "rate limited") from None
     if state.is_failed():
         raise Refused(state.message or "refused") from None
 

@@ -14,10 +14,11 @@ from dpdask.ledger.models import (
     SeriesWindow,
 )
 from dpdask.ledger.open import open_ledger
-from dpdask.ledger.rates import Recent
+from dpdask.ledger.rates import Allowance
 from dpdask.ledger.upgrade import upgrade_ledger
 
 __all__ = [
+    "Allowance",
     "Block",
     "ChargedAxis",
     "DatasetState",
@@ -26,7 +27,6 @@ __all__ = [
     "LedgerEntry",
     "LedgerHead",
     "PrivacyUnit",
-    "Recent",
     "ReleaseDetails",
     "Reservation",
     "SeriesWindow",

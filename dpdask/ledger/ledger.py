@@ -37,7 +37,7 @@ from dpdask.ledger.models import (
     SeriesWindow,
 )
 from dpdask.ledger.policies import policy_named
-from dpdask.ledger.rates import Recent, recent_charges, recent_with
+from dpdask.ledger.rates import Allowance, check_allowance, recent_charges
 from dpdask.ledger.schema import (
     connect,
     database_file,
@@ -198,6 +198,7 @@ class Ledger:
         profile: PrivacyProfile,
         privacy_unit: PrivacyUnit = PrivacyUnit(),
         payload: Json | None = None,
+        allowance: Allowance | None = None,
     ) -> Reservation:
         """Charge a release to a dataset, or refuse before anything is written.
 
@@ -211,11 +212,12 @@ class Ledger:
             privacy_unit: whom it protects.
             payload: what else the ledger records of it: ``release_id``, ``source_identity``,
                 ``spec_digest``, ``output_url``, ``output_address``, ``curator``, ``window``.
+            allowance: what the dataset may spend within some days, if that is limited, too.
         """
         self._keys.check_master_key()
         with self._transaction() as connection:
             return steps.reserve(
-                connection, dataset, fingerprint, profile, privacy_unit, payload or {}
+                connection, dataset, fingerprint, profile, privacy_unit, payload or {}, allowance
             )
 
     def entry(self, fingerprint: str) -> LedgerEntry | None:
@@ -257,24 +259,27 @@ class Ledger:
             recent, _ = recent_charges(connection, standing, since)
         return None if recent == NOTHING else standing.policy.profile(recent)
 
-    def recent_with(
+    def check_allowance(
         self,
         dataset: str,
-        since: datetime,
-        allowed: PrivacyBudget,
-        part: tuple[PrivacyProfile, PrivacyUnit],
-    ) -> Recent:
-        """Return what was charged since a moment, and with one more release; nothing is charged.
+        allowance: Allowance,
+        profile: PrivacyProfile,
+        privacy_unit: PrivacyUnit = PrivacyUnit(),
+    ) -> None:
+        """Check that one more release would stay within what the last days allow; charge nothing.
 
         Args:
             dataset: the dataset's name.
-            since: the moment.
-            allowed: what may be spent since then.
-            part: profile and privacy unit of the release.
+            allowance: what it may spend.
+            profile: what the release is verified to cost.
+            privacy_unit: whom it protects.
+
+        Raises:
+            RateLimited: it would spend more.
         """
         with self._transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
-            return recent_with(connection, standing, since, allowed, part)
+            check_allowance(connection, standing, allowance, (profile, privacy_unit))
 
     def put_once(self, fingerprint: str, name: str, text: str) -> str:
         """Record a value of an open release, such as noise directions, under a name.

@@ -1,12 +1,19 @@
-"""What releases since a moment were charged together, as if there were no others."""
+"""What releases since a moment were charged together, and whether one more is allowed.
+
+The check of a rate limit is part of the transaction that charges, so runs that start at once cannot
+all pass it.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, select
 
+from dpdask.errors import RateLimited
 from dpdask.ledger.blocks import AxisCharges, AxisKey, blocks_since, charged_since
 from dpdask.ledger.charges import NOTHING, Spent
 from dpdask.ledger.hash_chain import Standing, spent_after
@@ -14,29 +21,22 @@ from dpdask.ledger.models import PrivacyUnit
 from dpdask.ledger.schema import entries, fetch_entry
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
 
-__all__ = ["Recent", "recent_charges", "recent_with"]
+__all__ = ["Allowance", "check_allowance", "recent_charges"]
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
-    """What was charged since a moment, and with one more release.
+class Allowance:
+    """What a dataset may spend within any stretch of days."""
 
-    Args:
-        before: the epsilon without it, at the delta of what is allowed.
-        after: the epsilon with it.
-        fits: whether that is within what is allowed.
-    """
-
-    before: float
-    after: float
-    fits: bool
+    budget: PrivacyBudget
+    days: float
 
 
 def recent_charges(
     connection: Connection, standing: Standing, since: datetime
 ) -> tuple[Spent, dict[AxisKey, AxisCharges]]:
     """Return the sums since a moment, and the charges along axes among them."""
-    moment = (since - timedelta(seconds=1)).astimezone(UTC).isoformat(timespec="seconds")
+    moment = _moment(since)
     newest_first = entries.c.clock.desc(), entries.c.sequence.desc()
     earlier = (
         select(entries)
@@ -51,33 +51,83 @@ def recent_charges(
     return charged_since(connection, standing.dataset, sequence)
 
 
-def recent_with(
+def _moment(since: datetime) -> str:
+    """Return a moment as entries record it, a second earlier: they leave out fractions of one."""
+    return (since - timedelta(seconds=1)).astimezone(UTC).isoformat(timespec="seconds")
+
+
+def check_allowance(
+    connection: Connection,
+    standing: Standing,
+    allowance: Allowance,
+    part: tuple[PrivacyProfile, PrivacyUnit],
+) -> None:
+    """Check that one more release stays within what the last days allow.
+
+    Args:
+        connection: the caller's transaction.
+        standing: the dataset.
+        allowance: what it may spend.
+        part: profile and privacy unit of the release.
+
+    Raises:
+        RateLimited: it would spend more; the text says when it no longer would.
+    """
+    stretch, allowed = timedelta(days=allowance.days), allowance.budget
+    before, after = _with(connection, standing, datetime.now(UTC) - stretch, allowed, part)
+    policy = standing.policy
+    if policy.fits(after, allowed):
+        return
+    epsilon = policy.profile(after).epsilon(allowed.delta)
+    amount = f"{epsilon:.4g}" if math.isfinite(epsilon) else "more than can be computed"
+    spent = policy.profile(before).epsilon(allowed.delta)
+    raise RateLimited(
+        f"rate limited: dataset {standing.dataset!r} has spent epsilon {spent:.4g} of"
+        f" {allowed.epsilon:g} in the last {allowance.days:g} days, this run would make it"
+        f" {amount}; {_outlook(connection, standing, allowance, part)}"
+    )
+
+
+def _with(
     connection: Connection,
     standing: Standing,
     since: datetime,
     allowed: PrivacyBudget,
     part: tuple[PrivacyProfile, PrivacyUnit],
-) -> Recent:
-    """Return what was charged since a moment, and whether one more release is within what is
-    allowed.
-
-    Args:
-        connection: the caller's transaction.
-        standing: the dataset.
-        since: the moment.
-        allowed: what may be spent since then.
-        part: profile and privacy unit of the release.
-    """
-    policy = standing.policy
-    spent, axes = recent_charges(connection, standing, since)
+) -> tuple[Spent, Spent]:
+    """Return what was charged since a moment, without and with one more release."""
     profile, unit = part
-    amount = Spent.on(policy.charge_of(profile, spent, allowed))
+    spent, axes = recent_charges(connection, standing, since)
+    amount = Spent.on(standing.policy.charge_of(profile, spent, allowed))
     if unit.block is not None:
         key = (unit.block_arrays, unit.block.axis)
         amount = axes.get(key, AxisCharges()).add(key, unit.block, amount).grown
-    after = spent + amount
-    return Recent(
-        policy.profile(spent).epsilon(allowed.delta),
-        policy.profile(after).epsilon(allowed.delta),
-        policy.fits(after, allowed),
+    return spent, spent + amount
+
+
+def _outlook(
+    connection: Connection,
+    standing: Standing,
+    allowance: Allowance,
+    part: tuple[PrivacyProfile, PrivacyUnit],
+) -> str:
+    """Return when enough charges are older than the allowance counts, in words."""
+    stretch = timedelta(days=allowance.days)
+    since = _moment(datetime.now(UTC) - stretch)
+    charged = select(entries.c.clock).where(
+        entries.c.dataset == standing.dataset,
+        entries.c.kind == "reserve",
+        entries.c.clock >= since,
     )
+    clocks = sorted({datetime.fromisoformat(clock) for clock in connection.scalars(charged)})
+    after_each = [clock + timedelta(seconds=2) for clock in clocks]
+
+    def fits(since: datetime) -> bool:
+        _, after = _with(connection, standing, since, allowance.budget, part)
+        return standing.policy.fits(after, allowance.budget)
+
+    first = bisect_left(after_each, True, key=fits)
+    if first == len(after_each):
+        return "it passes the limit by itself: give it a smaller epsilon, or raise the limit"
+    resumes = (after_each[first] + stretch).isoformat(timespec="seconds")
+    return f"a run after {resumes} resumes, when older charges are outside that time"

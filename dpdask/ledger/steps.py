@@ -30,6 +30,7 @@ from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.models import CLOSING, PrivacyUnit, Reservation
 from dpdask.ledger.payloads import charge_in, is_version_1
 from dpdask.ledger.policies import ADAPTIVE, Policy
+from dpdask.ledger.rates import Allowance, check_allowance
 from dpdask.ledger.schema import EntryRow, datasets, entries, fetch_entry
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
@@ -99,6 +100,7 @@ def reserve(
     profile: PrivacyProfile,
     privacy_unit: PrivacyUnit,
     payload: Json,
+    allowance: Allowance | None = None,
 ) -> Reservation:
     """Charge a release to a dataset, or refuse before anything is written.
 
@@ -109,6 +111,7 @@ def reserve(
         profile: what the release is verified to cost.
         privacy_unit: whom it protects.
         payload: what else the ledger records of it.
+        allowance: what the dataset may spend within some days; None for no such limit.
     """
     check_fingerprint(fingerprint)
     standing = known_dataset(connection, dataset, lock=True)
@@ -121,6 +124,8 @@ def reserve(
         raise LedgerError("another release took over this one's lock on the output; start it again")
     lock_arrays(connection, privacy_unit)
     [admission] = admit(connection, standing, [(profile, privacy_unit)])
+    if allowance is not None:
+        check_allowance(connection, standing, allowance, (profile, privacy_unit))
     complete = {**payload, "profile": profile.to_dict(), **privacy_unit.to_dict()}
     block = admission.block
     if block is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.execution import Executor, OnProgress, Progress
 from dpdask.keystream import ReleaseKey
-from dpdask.ledger import Ledger, LedgerEntry
+from dpdask.ledger import Allowance, Ledger, LedgerEntry
 from dpdask.planning import ReleasePlan
 from dpdask.releases.closing import Receipt, abandon, adopt
 from dpdask.releases.read import published_card
@@ -28,6 +28,7 @@ class Context:
         publisher: Where it is staged and published.
         executor: Where tasks run.
         on_progress: Called as the release advances.
+        allowance: What the dataset may spend within some days, if that is limited.
     """
 
     plan: ReleasePlan
@@ -36,6 +37,7 @@ class Context:
     publisher: Publisher
     executor: Executor
     on_progress: OnProgress
+    allowance: Allowance | None = None
 
     @property
     def fingerprint(self) -> str:

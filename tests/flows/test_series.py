@@ -292,3 +292,23 @@ def test_units_along_another_axis_of_an_array_are_refused(space: Workspace) -> N
     space.release(
         query="mean", source=turned, privacy_unit=unit, output={"url": f"{space.folder}/b.zarr"}
     )
+
+
+def test_the_newest_indices_wait_for_data_that_arrive_late(space: Workspace) -> None:
+    space.source(people(60, 6), chunks=(60, 2))
+    assert run(space, grace=2) == "a-0000000000-0000000004.zarr"
+    assert run(space, grace=2) is None
+    grow(space, 1)
+    assert run(space, grace=2) == "a-0000000004-0000000005.zarr"
+    assert run(space) == "a-0000000005-0000000007.zarr"  # the twin: nothing waits
+    assert run(space, grace=2) is None
+
+
+def test_an_array_that_was_cut_is_refused_and_nothing_is_charged(space: Workspace) -> None:
+    space.source(people(60, 6), chunks=(60, 2))
+    run(space)
+    charged = space.spent()
+    space.source(people(60, 4), chunks=(60, 2))
+    with pytest.raises(InvalidSpec, match="has released up to 6: it was written anew or cut"):
+        run(space)
+    assert space.spent() == charged
