@@ -8,6 +8,7 @@ import hashlib
 import math
 import multiprocessing
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from dpdask import Adjacency, GaussianProfile, PrivacyBudget
 from dpdask.accounting import SampledProfile
@@ -357,3 +359,32 @@ def test_triggers_keep_segments(filled: Ledger, tmp_path: Path, statement: str) 
     ):
         raw.execute(statement)
     assert filled.verify() == 5
+
+
+def test_a_ledger_of_020_gets_the_table_once_however_many_open_it(url: str) -> None:
+    """Also on PostgreSQL; what it holds stays, and blocks are charged beside it."""
+    book = Ledger(url)
+    book.open_dataset("people", TOTAL)
+    reserve(book, "before", PrivacyUnit(array=ARRAY, record_axis=0))
+    with book._engine.begin() as connection:
+        connection.execute(text("DROP TABLE dpdask_blocks"))
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("DROP TRIGGER dpdask_schema_update"))
+        else:
+            connection.execute(text("ALTER TABLE dpdask_schema DISABLE TRIGGER ALL"))
+        connection.execute(text("UPDATE dpdask_schema SET version = 2"))
+    book.close()
+    opened: list[Ledger] = []
+    threads = [threading.Thread(target=lambda: opened.append(Ledger(url))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 8
+    for day, one in enumerate(opened):
+        reserve(one, day, unit(day, day + 1))
+        one.close()
+    last = Ledger(url)
+    assert mu(last) == pytest.approx(math.sqrt(2) * ONE.mu, rel=1e-12)
+    assert last.verify() == 10
+    last.close()
