@@ -21,12 +21,21 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-__all__ = ["ReleaseKey", "Seal", "TileStream", "TransferableKey", "Words", "random_bytes"]
+__all__ = [
+    "ReleaseKey",
+    "Seal",
+    "SelectionStream",
+    "TileStream",
+    "TransferableKey",
+    "Words",
+    "random_bytes",
+]
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 _PERSON = b"dpdask-tile-v1"
 _SEAL_PERSON = b"dpdask-seal-v1"
+_SELECTION_PERSON = b"dpdask-select-v1"
 _ZEROS = bytes(1 << 18)
 _CODE_SIZE = 32
 _REFINE = 1 << 120
@@ -96,6 +105,17 @@ class ReleaseKey:
         return Seal(
             hashlib.blake2b(
                 purpose.encode(), key=self._secret, digest_size=32, person=_SEAL_PERSON
+            ).digest()
+        )
+
+    def selection(self, *, fingerprint: bytes) -> SelectionStream:
+        """Return what decides which records of a person are kept in one release.
+
+        Its subkeys draw no noise.
+        """
+        return SelectionStream(
+            hashlib.blake2b(
+                fingerprint, key=self._secret, digest_size=64, person=_SELECTION_PERSON
             ).digest()
         )
 
@@ -224,3 +244,72 @@ class TileStream:
             raise ValueError(f"extra bits come in blocks of 128, not {count}")
         encryptor = self._encryptor(_REFINE + (2 * pair + lane) * _REFINE_BLOCKS)
         return int.from_bytes(encryptor.update(bytes(count // 8)), "big")
+
+
+class SelectionStream:
+    """A random priority for every record, and keyed digests by which ids are compared.
+
+    Guarantee: neither depends on anything but the key and its argument, so whatever process
+    computes them, in whatever parts, they are the same.
+    """
+
+    __slots__ = ("_cipher", "_secret", "_stream")
+
+    def __init__(self, secret: bytes) -> None:
+        self._stream = TileStream(secret[:32])
+        self._secret = secret[32:]
+        # one block is one message: what is encrypted are the states of message digests
+        self._cipher = Cipher(algorithms.AES256(self._secret), modes.ECB())
+
+    def __repr__(self) -> str:
+        return "<SelectionStream redacted>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a selection stream holds keys and is not pickled; derive it again on the other side"
+        )
+
+    def priorities(self, start: int, stop: int) -> Words:
+        """Return 64 random bits for every record from ``start`` to ``stop``."""
+        first = start - start % 2
+        words: Words = np.empty(stop - first + (stop - first) % 2, np.uint64)
+        most = len(_ZEROS) // 8
+        for begin in range(0, words.size, most):
+            part = words[begin : begin + most]
+            self._stream.filler(first + begin, part)()
+        return words[start - first : stop - first]
+
+    def number_digests(self, values: Words, kind: int = 0) -> Words:
+        """Return digests of 128 bits, a row each.
+
+        Guarantee: different numbers, and those of different kinds, have different digests.
+        """
+        blocks = np.full((values.size, 2), kind, np.uint64)
+        blocks[:, 0] = values
+        return self._encrypted(blocks)
+
+    def text_digests(self, blocks: Words, counts: Words) -> Words:
+        """Return digests of 128 bits of texts, a row each.
+
+        They are CBC-MACs, each over its own number of blocks with that number in front.
+
+        Args:
+            blocks: the texts, a row each, padded to whole blocks of two words.
+            counts: how many blocks of every row belong to its text.
+        """
+        lengths = np.ones((counts.size, 2), np.uint64)
+        lengths[:, 0] = counts
+        states = self._encrypted(lengths)
+        for block in range(blocks.shape[1] // 2):
+            rows = np.flatnonzero(counts > block)
+            states[rows] = self._encrypted(states[rows] ^ blocks[rows, 2 * block : 2 * block + 2])
+        return states
+
+    def long_text_digest(self, text: bytes) -> Words:
+        """Return the digest of one text of any length."""
+        digest = hashlib.blake2b(text, key=self._secret, digest_size=16).digest()
+        return np.frombuffer(digest, np.uint64)
+
+    def _encrypted(self, blocks: Words) -> Words:
+        out = self._cipher.encryptor().update(np.ascontiguousarray(blocks).tobytes())
+        return np.frombuffer(out, np.uint64).reshape(-1, 2).copy()

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Array", "Floats", "Integers", "Json", "Region", "Shape"]
+__all__ = ["Array", "Floats", "Integers", "Json", "Mask", "Region", "Shape"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """An array of any number type."""
@@ -14,6 +14,8 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object; whoever reads one checks the values it uses."""

@@ -2,8 +2,9 @@
 
 from dpdask.execution.driver import TileWork, compute_directions, verify, write
 from dpdask.execution.executors import DaskExecutor, Executor, InlineExecutor, connect
-from dpdask.execution.passes import Intermediates, prepare
+from dpdask.execution.passes import Intermediates, check, prepare
 from dpdask.execution.progress import OnProgress, Progress, no_progress
+from dpdask.execution.selection import check_ids, select_records
 from dpdask.execution.tiles import Written
 
 __all__ = [
@@ -15,10 +16,13 @@ __all__ = [
     "Progress",
     "TileWork",
     "Written",
+    "check",
+    "check_ids",
     "compute_directions",
     "connect",
     "no_progress",
     "prepare",
+    "select_records",
     "verify",
     "write",
 ]

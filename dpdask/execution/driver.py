@@ -27,8 +27,10 @@ __all__ = ["TileWork", "compute_directions", "verify", "write"]
 
 _TASKS_PER_THREAD = 4  # at least, so that threads end at about the same time
 
-TileArguments = tuple[list[Index], int, Handle | None, Handle | None]
-"""The arguments of a tile task after its job: tiles, first record, clip factors, exact answer."""
+TileArguments = tuple[list[Index], int, Handle | None, Handle | None, Handle | None]
+"""The arguments of a tile task after its job: tiles, first record, clip factors, exact answer, kept
+records.
+"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -176,18 +178,19 @@ def _batches(executor: Executor, work: TileWork, missing: list[Index]) -> Iterat
     answers, clips = work.intermediates.answers, work.intermediates.clips
     if answers:
         for index in missing:
-            yield [index], 0, None, answers[index]
+            yield [index], 0, None, answers[index], None
         return
+    kept = work.intermediates.kept
     starts = [clip.start for clip in clips]
     threads = executor.concurrency
     for batch in tile_batches(
         work.plan, work.variable, missing, threads=threads, record_starts=starts
     ):
         if batch.record_range is None:
-            yield batch.indices, 0, None, None
+            yield batch.indices, 0, None, None, kept
         else:
             clip = clips[batch.record_range]
-            yield batch.indices, clip.start, clip.factors, None
+            yield batch.indices, clip.start, clip.factors, None, kept
 
 
 def _per_task(executor: Executor, that_fit: int, count: int) -> int:

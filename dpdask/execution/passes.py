@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dpdask.errors import ReleaseError
 from dpdask.execution import exact_tasks
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.progress import OnProgress, Progress
@@ -25,7 +26,7 @@ from dpdask.queries import Clip, SummedQuery
 from dpdask.storage import SourceArray
 from dpdask.types import Region
 
-__all__ = ["ClipFactors", "Intermediates", "prepare"]
+__all__ = ["ClipFactors", "Intermediates", "check", "prepare"]
 
 _WAIT_EVERY = 4  # times the concurrency: so many ranges of records are in flight
 
@@ -41,10 +42,13 @@ class ClipFactors:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Intermediates:
-    """What tile tasks need besides the source: clip factors by record, exact answers by tile."""
+    """What tile tasks need besides the source: clip factors by record, exact answers by tile, and
+    which records are kept.
+    """
 
     clips: tuple[ClipFactors, ...] = ()
     answers: dict[Index, Handle] = field(default_factory=dict)
+    kept: Handle | None = None
 
     @property
     def empty(self) -> bool:
@@ -52,31 +56,65 @@ class Intermediates:
         return not self.clips and not self.answers
 
 
-def prepare(
+def check(
     executor: Executor, plan: ReleasePlan, variable: Variable, on_progress: OnProgress
+) -> None:
+    """Read the source through once, where sums wait for the key that selects records.
+
+    Args:
+        executor: Where tasks run.
+        plan: What was planned.
+        variable: The data.
+        on_progress: Called as tasks finish.
+
+    Raises:
+        StoreError: A part of the source cannot be read or decoded.
+    """
+    source, axis = variable.source, variable.query.units_axis
+    source.check_sizes()
+    if not source.plain:
+        _check_source(executor, plan, source, on_progress)
+    if variable.query.labels and axis is not None:
+        ranges = record_batches(plan, variable, axis)
+        for _ in executor.map_unordered(
+            exact_tasks.check_labels, ((source, records) for records in ranges)
+        ):
+            pass
+
+
+def prepare(
+    executor: Executor,
+    plan: ReleasePlan,
+    variable: Variable,
+    on_progress: OnProgress,
+    kept: Handle | None = None,
 ) -> Intermediates:
-    """Check that the source can be read, and compute norms and sums, before the charge.
+    """Check that the source can be read, and compute norms and sums.
 
     Args:
         executor: Where tasks run.
         plan: What was planned.
         variable: The data, or the covariance that noise directions come from.
         on_progress: Called as tasks finish.
+        kept: The bitmap of the records that count; None for all.
 
     Raises:
         StoreError: A part of the source cannot be read or decoded.
     """
     variable.source.check_sizes()
     query = variable.query
+    if query.people is not None and kept is None:
+        raise ReleaseError("records of people are selected before they are summed; do that first")
     clips: tuple[ClipFactors, ...] = ()
     if needs_norm_pass(variable.component):
         clips = _clip_factors(executor, plan, variable, on_progress)
     if isinstance(query, SummedQuery):
         ranges = _record_ranges(plan, variable, query.record_axis, clips)
-        return Intermediates(clips, _answers(executor, variable, query, ranges, on_progress))
+        answers = _answers(executor, variable, query, ranges, on_progress, kept)
+        return Intermediates(clips, answers, kept)
     if not clips and not variable.source.plain:
         _check_source(executor, plan, variable.source, on_progress)
-    return Intermediates(clips)
+    return Intermediates(clips, kept=kept)
 
 
 def _check_source(
@@ -147,12 +185,13 @@ def _answers(
     query: SummedQuery,
     ranges: list[tuple[slice, Handle | None]],
     on_progress: OnProgress,
+    kept: Handle | None,
 ) -> dict[Index, Handle]:
     """Compute exact sums by tile, or all of the answer in one pass where the query counts so."""
     regions = answer_regions(variable.component, query)
     answers: dict[Index, Handle] = {}
     for done, (index, region) in enumerate(regions, 1):
-        answers[index] = _sum_over(executor, variable, region, ranges)
+        answers[index] = _sum_over(executor, variable, region, ranges, kept)
         if done % executor.concurrency == 0:
             executor.wait([answers[index]])
             on_progress(Progress("sums", done, len(regions)))
@@ -169,12 +208,13 @@ def _sum_over(
     variable: Variable,
     region: Region,
     ranges: list[tuple[slice, Handle | None]],
+    kept: Handle | None,
 ) -> Handle:
     """Add partial sums over ranges of records in a tree on the workers, so many at once."""
     parts: list[Handle] = []
     shared = (variable.query, variable.component.exact_sum, variable.source, region)
     for records, factors in ranges:
-        parts.append(executor.submit(exact_tasks.sum_part, *shared, records, factors))
+        parts.append(executor.submit(exact_tasks.sum_part, *shared, records, factors, kept))
         if len(parts) >= FAN_IN * executor.concurrency:
             parts = [_total(executor, parts)]
             executor.wait(parts)

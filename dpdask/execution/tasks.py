@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpdask.execution.exact_tasks import Opaque, Sums, redacted
+from dpdask.execution.exact_tasks import Kept, Opaque, Sums, redacted
 from dpdask.execution.tiles import (
     TileJob,
     Written,
@@ -30,6 +30,7 @@ def write_tiles(
     first_record: int = 0,
     factors: Opaque[Floats] | None = None,
     answer: Opaque[Sums] | None = None,
+    kept: Opaque[Kept] | None = None,
 ) -> Written:
     """Release some tiles into staging.
 
@@ -39,14 +40,16 @@ def write_tiles(
         first_record: The record that ``factors`` begin with.
         factors: Clip factors from the pass over norms, None where there was none.
         answer: The exact answer, None where the tile itself is read.
+        kept: The records of a tile that count, others lie at the centre; None for all.
     """
     key = job.key.from_transferable()
     radii = tile_radii(job, key)
     clips = None if factors is None else (first_record, factors.value)
     sums = None if answer is None else answer.value
+    bits = None if kept is None else kept.value
     written = Written([], [])
     for index in indices:
-        tile = released_tile(job, key, index, sums=sums, factors=clips, radii=radii)
+        tile = released_tile(job, key, index, sums=sums, factors=clips, radii=radii, kept=bits)
         put_tile(job, index, tile, written)
     return written
 

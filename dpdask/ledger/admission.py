@@ -101,7 +101,19 @@ def _check_privacy_unit(connection: Connection, dataset: str, privacy_unit: Priv
             f" {privacy_unit.adjacency} cannot be added to it: use"
             f" privacy_unit.adjacency: {adjacency}"
         )
-    if contributions != privacy_unit.contributions:
+    name = payload.get("privacy_unit")
+    if name != privacy_unit.name:
+        known, other = (
+            "one record, or what is declared" if unit is None else f"one {unit}"
+            for unit in (name, privacy_unit.name)
+        )
+        raise LedgerError(
+            f"dataset {dataset!r} is accounted for {known} as the privacy unit; a release that"
+            f" protects {other} cannot be added to it: use the same privacy_unit.ids and name, or"
+            " a dataset of its own"
+        )
+    # with ids every release enforces its own number of records of the same people
+    if name is None and contributions != privacy_unit.contributions:
         raise LedgerError(
             f"dataset {dataset!r} is accounted for privacy units of up to {contributions}"
             f" records; one of up to {privacy_unit.contributions} cannot be added to it: use"

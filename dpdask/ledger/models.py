@@ -90,6 +90,8 @@ class PrivacyUnit:
             records: one person's ``day``; None where it is a whole record.
         block: the part of an axis that the release reads, where every privacy unit has one index
             along that axis; None where it is charged to all units of the dataset.
+        name: what one privacy unit is called where ids tell them apart, and enforce their
+            contributions; None where it is a record.
     """
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
@@ -100,6 +102,7 @@ class PrivacyUnit:
     further_arrays: tuple[tuple[str, int | None], ...] = ()
     per: str | None = None
     block: Block | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.block is None:
@@ -134,6 +137,7 @@ class PrivacyUnit:
             "array": self.array,
             "record_axis": self.record_axis,
             **accepted,
+            **({} if self.name is None else {"privacy_unit": self.name}),
         }
 
 

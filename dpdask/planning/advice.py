@@ -107,6 +107,8 @@ def _few_units(query: Query, dimension_names: tuple[str, ...] | None) -> str | N
     axis = query.units_axis
     if axis is None or query.sensitivity.adjacency is not Adjacency.REPLACE_ONE:
         return None
+    if query.people is not None:  # how many they are is private
+        return None
     records = query.source_shape[axis]
     units = -(-records // query.max_contributions)
     if units >= _FEW_UNITS:

@@ -5,6 +5,7 @@ A query takes one file and one line: ``register_query(SectionClass, builder)``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from dpdask.errors import InvalidSensitivity, InvalidSpec, StoreError
 from dpdask.planning import query_builders as builders
 from dpdask.planning.histogram_builder import build_histogram
 from dpdask.planning.moment_builders import build_covariance, build_second_moment
+from dpdask.planning.people import people_of
 from dpdask.planning.query_inputs import QueryInputs
 from dpdask.planning.sum_builders import build_mean, build_sum
 from dpdask.queries import Query
@@ -84,8 +86,9 @@ def build_query(
     )
     _refuse_empty_records(inputs)
     inputs.check_reach()
+    people = people_of(privacy_unit, section.name)
     try:
-        return builder(section, inputs)
+        return dataclasses.replace(builder(section, inputs), people=people)
     except ArithmeticError:  # squares of bounds that doubles hold
         raise InvalidSensitivity(
             "the bounds of privacy_unit leave the range of doubles when they are squared; rescale"

@@ -76,12 +76,13 @@ def check_coordinates(variables: Sequence[Variable]) -> None:
 
 def _check_labels(source: SourceArray, query: Query, names: list[str]) -> None:
     """Refuse the labels by which records are grouped, whatever their dimension is called."""
-    private = {source.path_beside(label).strip("/") for label in query.labels}
+    ids = [] if query.people is None else [query.people.ids]
+    private = {source.path_beside(label).strip("/") for label in (*query.labels, *ids)}
     for name in names:
         if source.path_beside(name).strip("/") in private:
             raise StoreError(
-                f"publish.coordinates: {name!r} holds the private label of every record; drop it,"
-                " the groups themselves are published beside the result"
+                f"publish.coordinates: {name!r} holds the private label or id of every record;"
+                " drop it, groups themselves are published beside the result"
             )
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dpdask.planning.partition import FAN_IN, records_at_once, tile_bytes
+from dpdask.planning.partition import (
+    CANDIDATE_BYTES,
+    FAN_IN,
+    SELECTING_BYTES,
+    SelectionRounds,
+    records_at_once,
+    tile_bytes,
+)
 from dpdask.queries import SummedQuery
 
 if TYPE_CHECKING:
     from dpdask.planning.plan import Component, ReleasePlan, Variable
-    from dpdask.storage import Layout
+    from dpdask.storage import LabelArray, Layout
 
 __all__ = ["worker_bytes"]
 
@@ -26,11 +33,26 @@ def worker_bytes(plan: ReleasePlan) -> int:
     together = [plan.variables]
     if plan.directions is not None:
         together.append((plan.only.answering(plan.directions),))
-    return _BASE + max(
-        sum(_waiting(plan, variable) for variable in variables)
-        + plan.threads * max(_task_bytes(plan, variable) for variable in variables)
-        for variables in together
+    selecting = 0 if plan.ids is None else _selecting(plan, plan.ids)
+    return (
+        _BASE
+        + selecting
+        + max(
+            sum(_waiting(plan, variable) for variable in variables)
+            + plan.threads * max(_task_bytes(plan, variable) for variable in variables)
+            for variables in together
+        )
     )
+
+
+def _selecting(plan: ReleasePlan, ids: LabelArray) -> int:
+    """Return what selecting records by person takes: those of one round, tasks, and bitmaps."""
+    rounds = SelectionRounds.of(plan, ids)
+    records: int = max(part.stop - part.start for part in rounds.ranges)
+    at_once: int = min(ids.length, len(rounds.rounds[0]) * -(-ids.length // rounds.buckets))
+    task = records * SELECTING_BYTES + ids.reading_bytes(records)
+    bitmaps = (FAN_IN + 1) * -(-ids.length // 8)
+    return CANDIDATE_BYTES * at_once + plan.threads * task + bitmaps
 
 
 def _task_bytes(plan: ReleasePlan, variable: Variable) -> int:

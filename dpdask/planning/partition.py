@@ -19,10 +19,13 @@ from dpdask.types import Region
 
 if TYPE_CHECKING:
     from dpdask.planning.plan import Component, ReleasePlan, Variable
-    from dpdask.storage import SourceArray
+    from dpdask.storage import LabelArray, SourceArray
 
 __all__ = [
+    "CANDIDATE_BYTES",
     "FAN_IN",
+    "SELECTING_BYTES",
+    "SelectionRounds",
     "TileBatch",
     "answer_regions",
     "needs_norm_pass",
@@ -33,6 +36,9 @@ __all__ = [
 ]
 
 FAN_IN = 8  # partial sums that one task adds
+CANDIDATE_BYTES = 32  # of a record that may be kept: a digest, a priority, an index
+SELECTING_BYTES = 128  # of such a record while it is compared: sorted copies, and their order
+_TASKS_WAITING = 16  # tasks' sizes of records that may be kept, in one round
 _TASKS_PER_THREAD = 4  # at least, so that no thread waits for the last large task
 
 
@@ -81,6 +87,38 @@ def record_batches(plan: ReleasePlan, variable: Variable, axis: int) -> list[sli
     """
     many, count = records_at_once(plan, variable, axis), variable.source.shape[axis]
     return [slice(first, min(first + many, count)) for first in range(0, max(1, count), many)]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRounds:
+    """How records are selected by person: read in ranges, compared in buckets, some at a time.
+
+    Args:
+        ranges: The ranges of records that tasks read.
+        buckets: How many buckets people are distributed to.
+        rounds: Which of them are compared in one pass over all ranges.
+    """
+
+    ranges: list[slice]
+    buckets: int
+    rounds: list[range]
+
+    @classmethod
+    def of(cls, plan: ReleasePlan, ids: LabelArray) -> SelectionRounds:
+        """Return the ranges and buckets of a release with ids."""
+        size = plan.spec.compute.task_size
+        many = max(1, size // SELECTING_BYTES)
+        step = max(1, many // ids.chunk) * ids.chunk
+        ranges = [
+            slice(first, min(first + step, ids.length))
+            for first in range(0, max(1, ids.length), step)
+        ]
+        buckets = max(1, -(-ids.length // many))
+        at_once = max(1, _TASKS_WAITING * size // (CANDIDATE_BYTES * many))
+        rounds = [
+            range(first, min(first + at_once, buckets)) for first in range(0, buckets, at_once)
+        ]
+        return cls(ranges, buckets, rounds)
 
 
 def answer_regions(component: Component, query: SummedQuery) -> list[tuple[Index, Region]]:

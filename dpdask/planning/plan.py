@@ -26,7 +26,7 @@ from dpdask.privatizers.base import Discretized, Privatizer
 from dpdask.queries import BesideArray, ExactSum, Layer, Query
 from dpdask.queries.base import DATA
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Layout, SourceArray, Storage
+from dpdask.storage import LabelArray, LabelledSource, Layout, SourceArray, Storage
 from dpdask.types import Json
 
 __all__ = ["Component", "Part", "ReleasePlan", "Variable", "identity_of"]
@@ -342,7 +342,14 @@ class ReleasePlan:
             tuple(array for array in arrays if array != own),
             per=unit_slice(first.spec, first.source, first.query),
             block=block_of(first.spec, first.source),
+            name=None if first.query.people is None else first.query.people.name,
         )
+
+    @property
+    def ids(self) -> LabelArray | None:
+        """The array that says whose every record is; None where privacy units are records."""
+        source = self.variables[0].source
+        return source.ids if isinstance(source, LabelledSource) else None
 
     @property
     def source_bytes(self) -> int:

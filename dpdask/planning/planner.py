@@ -254,6 +254,11 @@ def _components(
             name, spec, query, spec.mechanism, budget, spec.composition, layout.write_chunk
         )
         return None, data
+    if query.people is not None:
+        raise InvalidMechanism(
+            "directions from dp-covariance are estimated from all records, and privacy_unit.ids"
+            " keeps some; give public directions"
+        )
     directions = directions_component(spec, query, estimated, budget)
     # The estimated basis is put in at run time; until then the standard basis stands for it.
     basis = np.eye(directions.query.answer_shape[0]).tolist()

@@ -68,19 +68,24 @@ def coarsened(spec: ReleaseSpec, source: SourceArray) -> SourceArray:
 
 def with_arrays_beside(spec: ReleaseSpec, source: SourceArray, query: Query) -> SourceArray:
     """Return the source with the arrays that the query reads beside it, one entry per record."""
-    if not query.labels or query.units_axis is None:
+    ids = None if query.people is None else query.people.ids
+    if (not query.labels and ids is None) or query.units_axis is None:
         return source
     _check_names("query.by", tuple(query.labels))
+    if ids is not None:
+        _check_names("privacy_unit.ids", (ids,))
     public = spec.source.coarsen.array if spec.source.coarsen is not None else None
-    if public is not None and public in query.labels:
+    if public is not None and public in (*query.labels, ids):
         raise InvalidSpec(
-            f"source.coarsen.array: {public!r} holds private labels of records, by query.by, and"
-            " would be published; name another array"
+            f"source.coarsen.array: {public!r} holds private labels of records, and would be"
+            " published; name another array"
         )
     counted = spec.query.arrays
     keys = {name: "query.edges" if name in counted else "query.by" for name in query.labels}
     decode = spec.source.decode
-    return with_labels(source, query.labels, axis=query.units_axis, keys=keys, decode=decode)
+    return with_labels(
+        source, query.labels, axis=query.units_axis, keys=keys, decode=decode, ids=ids
+    )
 
 
 def _check_names(key: str, names: tuple[str, ...]) -> None:

@@ -85,6 +85,7 @@ def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean:
     if unit.missing == "count":
         return Counting.ENTRIES
     private = grouped or unit.adjacency is Adjacency.ADD_REMOVE_ONE
+    private = private or (mean and unit.ids is not None)  # how many records are kept
     if not private or (bound.center.zero and not mean):
         return Counting.NONE
     if mean or grouped or isinstance(bound, Clip):

@@ -47,6 +47,7 @@ def recorded_answer(component: Component, steps: int = 1) -> RecordedAnswer:
         grid=component.grid_to_dict(),
         record_axis=query.units_axis,
         contributions=query.max_contributions,
+        enforced=query.people is not None,
         steps=steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=part.noise, grid=part.privatizer.to_dict())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dpdask.figures import number_text
-from dpdask.queries import Query
+from dpdask.queries import People, Query
 from dpdask.storage import SourceArray
 from dpdask.types import Json
 
@@ -75,9 +75,25 @@ def _unit_text(query: Query, names: tuple[str, ...] | None) -> str:
     if names is not None:
         whom = f"one {names[axis]} of {count:,}"
     most = query.max_contributions
+    if query.people is not None:
+        return _people_text(query, query.people, names)
     records = "one record" if most == 1 else f"at most {most:,} records"
     each = f"{values:,} value{'s' * (values != 1)} each"
     return f"{whom} ({each}); {adjacency}, {records} per unit"
+
+
+def _people_text(query: Query, people: People, names: tuple[str, ...] | None) -> str:
+    """Return whom a release protects where ids tell people apart."""
+    axis, most = query.units_axis or 0, query.max_contributions
+    record = "record" if names is None else names[axis]
+    values = query.values_per_record
+    kept = f"at most {most:,} {record}{'s' * (most != 1)} each, others left out at random"
+    missing = "each a unit of its own" if people.missing == "own" else "left out"
+    return (
+        f"one {people.name} ({kept}) of {query.source_shape[axis]:,} records with"
+        f" {values:,} value{'s' * (values != 1)} each; {query.sensitivity.adjacency}; records"
+        f" without {people.ids}: {missing}"
+    )
 
 
 def window_text(source: SourceArray) -> str | None:

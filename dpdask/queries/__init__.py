@@ -10,6 +10,7 @@ from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.layers import Layer, layer_from_dict
+from dpdask.queries.people import People
 from dpdask.queries.precomputed import Precomputed
 from dpdask.queries.records import Clip, Ranges
 from dpdask.queries.second_moment import SecondMoment
@@ -39,6 +40,7 @@ __all__ = [
     "JointCovariance",
     "Layer",
     "Mean",
+    "People",
     "Precomputed",
     "Query",
     "QueryRules",

@@ -17,9 +17,10 @@ from dpdask.privatizers.discretize import discretize
 from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.beside import COUNT, DATA, NOISE_STD, BesideArray
 from dpdask.queries.exact_sum import ExactSum, SumBounds, discretize_sum
+from dpdask.queries.people import People
 from dpdask.queries.records import Clip, Ranges
 from dpdask.sensitivity import SensitivitySet
-from dpdask.types import Array, Floats, Integers, Json, Region, Shape
+from dpdask.types import Array, Floats, Integers, Json, Mask, Region, Shape
 
 __all__ = [
     "COUNT",
@@ -50,6 +51,9 @@ class Reader(Protocol):
 
     def numbers(self, name: str, records: slice) -> Floats:
         """Return an array of one number per record, NaN where one is missing."""
+
+    def left_out(self, records: slice) -> Mask | None:
+        """Return which records are absent, as others of the same person are kept; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,8 @@ class Query(abc.ABC):
         norm_bound: A public bound on the norm of the answer, where mechanisms need one.
         max_contributions: How many records one privacy unit has at most.
         divisor: What the noisy answer is divided by: post-processing.
+        people: Who the privacy units are, so that their contributions are enforced; None where
+            they are declared.
     """
 
     name: ClassVar[str]
@@ -100,6 +106,7 @@ class Query(abc.ABC):
     norm_bound: float | None
     max_contributions: int = 1
     divisor: int = 1
+    people: People | None = None
 
     @property
     def units_axis(self) -> int | None:

@@ -25,6 +25,7 @@ from dpdask.queries.counted_rules import CountedSumRules, moved_counts
 from dpdask.queries.exact_sum import ExactSum, SumBounds
 from dpdask.queries.grouping import Groups
 from dpdask.queries.joint import Counting
+from dpdask.queries.people import first_codes
 from dpdask.queries.records import Ranges
 from dpdask.queries.sums import Sum
 from dpdask.queries.verification import register_query_rules
@@ -152,10 +153,9 @@ class CountedSum(Sum):
         """Return the sums of some records by group, and their counts."""
         inner = answer_box[-len(self.record_shape) :] if self.record_shape else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
-        if self.groups is None:
-            codes = np.zeros(records.stop - records.start, np.int64)
-        else:
-            codes = self.groups.codes(source, records)
+        codes = first_codes(source, records)
+        if self.groups is not None:
+            codes = np.where(codes < 0, codes, self.groups.codes(source, records))
         added = self.record_sums(
             source, exact_sum, box, codes=codes, factors=factors, groups=self.group_count
         )
@@ -196,7 +196,8 @@ class CountedSum(Sum):
     @property
     def public_count(self) -> float | None:
         """The public number of records, shared out equally to groups."""
-        return self.records / self.group_count if self.count_is_public else None
+        public = self.count_is_public and self.people is None
+        return self.records / self.group_count if public else None
 
     @property
     def public_count_if(self) -> str:

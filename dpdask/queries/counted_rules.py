@@ -93,6 +93,7 @@ class CountedSumRules(QueryRules):
             counting is Counting.RECORDS
             and not groups
             and answer.sensitivity.adjacency is Adjacency.REPLACE_ONE
+            and not answer.enforced
         )
         return recorded == ([] if counts is None else [(COUNT, counts)]) and not public
 

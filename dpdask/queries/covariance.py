@@ -29,6 +29,7 @@ from dpdask.privatizers.bounds import AnswerBounds
 from dpdask.queries.base import COUNT, DATA, NOISE_STD, BesideArray, Reader, SidePart
 from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.joint_moments import MomentShape, joint_square
+from dpdask.queries.people import first_codes
 from dpdask.queries.records import Ranges
 from dpdask.queries.second_moment import SecondMoment, SecondMomentRules, products
 from dpdask.queries.verification import RecordedAnswer, RecordedPart, register_query_rules
@@ -150,7 +151,7 @@ class JointCovariance(Covariance):
         if self.sum_scale is not None:
             sums[SUM] = np.sum(left, axis=0).astype(np.int64)
         if self.count_scale is not None:
-            sums[COUNT] = np.array([records.stop - records.start], np.int64)
+            sums[COUNT] = np.array([np.sum(first_codes(source, records) + 1)], np.int64)
         return sums
 
     @property

@@ -17,6 +17,7 @@ from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import Query, Reader, SummedQuery
 from dpdask.queries.bins import ColumnBins, CountedAxis, shape_on_card
 from dpdask.queries.exact_sum import ExactSum
+from dpdask.queries.people import first_codes
 from dpdask.queries.verification import QueryRules, RecordedAnswer, register_query_rules
 from dpdask.sensitivity import SensitivitySet
 from dpdask.types import Array, Floats, Integers, Json, Region, Shape
@@ -94,7 +95,7 @@ class Histogram(SummedQuery):
         factors: Floats | None,
     ) -> Integers:
         """Return the counts of some records in all cells."""
-        cells = np.zeros(records.stop - records.start, np.int64)
+        cells = first_codes(source, records)
         columns = self._columns(source, records) if self.columns else np.empty((cells.size, 0))
         some = _Records(source, records, columns, min(self.columns, default=0))
         for axis in self.axes:

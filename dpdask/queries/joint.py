@@ -12,17 +12,19 @@ sums over entries are written out for one range.
 Its square, for counts of nothing, of records, of present entries:
 
 - ranges, add-remove-one: d h^2; d h^2 + p; d (h^2 + p)
-- ranges, replace-one: d w^2; the number of records is public; d max(w^2, h^2 + p)
+- ranges, replace-one: d w^2; max(d w^2, d h^2 + p); d max(w^2, h^2 + p)
 - ranges, replace-one, grouped: the larger of replace-one above (with d w^2 for counts of records)
   and twice add-remove-one
 - clip, add-remove-one: C^2; C^2 + p; C^2 + d p
-- clip, replace-one: 4 C^2; public; max(4 C^2 + (d - 1) p, min(d, 2) C^2 + d p)
+- clip, replace-one: 4 C^2; max(4 C^2, C^2 + p); max(4 C^2 + (d - 1) p, min(d, 2) C^2 + d p)
 - clip, replace-one, grouped: as for ranges
 
 A replaced record of the same group either has an entry in both versions, which can move by w (2 C
 in all) and leaves the count, or in one of them, which moves the sum by h and the count by 1. Two
 versions without a common entry are orthogonal: 2 C^2, of one entry C^2. In two groups the old and
-the new version move entries of their own.
+the new version move entries of their own. Records are counted under replace-one, where their number
+is public, only where a person's are left out: of k and k records, or of k and none, as the square
+is convex in both numbers.
 """
 
 from __future__ import annotations
@@ -121,9 +123,7 @@ def _clipped(shape: SumShape, square: float, p: float) -> float:
     if of_entries:
         disjoint = min(d, 2) * square + d * p
         same_group = max(4 * square + (d - 1) * p, disjoint)
-    elif shape.counting is Counting.RECORDS and not shape.grouped:
-        return same_group  # the number of records does not change
-    return max(same_group, 2 * one_record) if shape.grouped else same_group
+    return _replaced(shape, same_group, one_record)
 
 
 def _ranged(shape: SumShape, p: float) -> float:
@@ -136,8 +136,14 @@ def _ranged(shape: SumShape, p: float) -> float:
         return one_record
     pairs = zip(shape.widths, shape.reaches, strict=True)
     largest = [max(w**2, h**2 + entry_p) if of_entries else w**2 for w, h in pairs]
-    same_group = share * math.fsum(largest)
-    return max(same_group, 2 * one_record) if shape.grouped else same_group
+    return _replaced(shape, share * math.fsum(largest), one_record)
+
+
+def _replaced(shape: SumShape, same_group: float, one_record: float) -> float:
+    """Return the square under replace-one: in one group, in two, or with fewer records."""
+    if shape.grouped:
+        return max(same_group, 2 * one_record)
+    return max(same_group, one_record) if shape.counting is Counting.RECORDS else same_group
 
 
 def best_scale(shape: SumShape, *, weight: float) -> float:

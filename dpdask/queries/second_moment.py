@@ -126,7 +126,11 @@ class SecondMoment(RecordSumQuery):
         """Return some features of some records as integers, one record per row."""
         box = (records, features) if self.record_axis == 0 else (features, records)
         steps = rule.integers(source.read(box), factors, box)
-        return steps if self.record_axis == 0 else np.ascontiguousarray(steps.T)
+        rows = steps if self.record_axis == 0 else np.ascontiguousarray(steps.T)
+        absent = source.left_out(records)
+        if absent is not None:
+            rows[absent] = 0.0
+        return rows
 
 
 def products(left: Floats, right: Floats, *, largest: int) -> Integers:

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dpdask.privacy import Adjacency
 from dpdask.queries.base import Reader, RecordSumQuery
 from dpdask.queries.exact_sum import ExactSum, SumBounds
+from dpdask.queries.people import first_codes
 from dpdask.queries.records import Clip, Ranges, RecordSums
 from dpdask.queries.verification import (
     QueryRules,
@@ -56,7 +55,8 @@ class Sum(RecordSumQuery):
     @property
     def records_in_entry(self) -> int | None:
         """All of them, where their number is public."""
-        return None if self.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE else self.records
+        private = self.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE or self.people is not None
+        return None if private else self.records
 
     def summing_bytes(self, records: int) -> int:
         """Return the sums and bounds of one record, and distances from a centre before clipping."""
@@ -80,7 +80,7 @@ class Sum(RecordSumQuery):
         """Return the sum of some records over a region of the answer."""
         inner = answer_box if len(self.source_shape) > 1 else ()
         box = (*inner[: self.record_axis], records, *inner[self.record_axis :])
-        codes = np.zeros(records.stop - records.start, np.int64)
+        codes = first_codes(source, records)
         sums = self.record_sums(source, exact_sum, box, codes=codes, factors=factors)
         return sums.totals.reshape(tuple(part.stop - part.start for part in inner) or (1,))
 

@@ -59,6 +59,7 @@ class RecordedAnswer:
         contributions: How many records one privacy unit has at most.
         steps: How many slices of the answer compose.
         parts: Further noisy sums that one privacy unit changes together with the answer.
+        enforced: Whether ids enforce the contributions of a privacy unit.
     """
 
     noise: Noise
@@ -70,6 +71,7 @@ class RecordedAnswer:
     contributions: int
     steps: int = 1
     parts: tuple[RecordedPart, ...] = ()
+    enforced: bool = False
 
     @property
     def name(self) -> str:

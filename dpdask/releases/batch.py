@@ -113,10 +113,11 @@ def _check_together(ledger: Ledger, plans: list[ReleasePlan]) -> None:
     axes: dict[str, int | None] = {}
     for plan in plans:
         unit = plan.privacy_unit
-        if (unit.adjacency, unit.contributions) != (first.adjacency, first.contributions):
+        own = (unit.adjacency, unit.contributions, unit.name)
+        if own != (first.adjacency, first.contributions, first.name):
             raise InvalidSpec(
-                "the releases of the batch differ in privacy_unit.adjacency or"
-                " privacy_unit.max_contributions; give all the same"
+                "the releases of the batch differ in privacy_unit.adjacency, max_contributions or"
+                " ids; give all the same"
             )
         if unit.per != first.per:
             raise InvalidSpec(

@@ -139,14 +139,16 @@ def _privacy_unit(variable: Variable) -> Json:
     """Return whom the release protects."""
     data, source = variable.component, variable.source
     query, per = data.query, one_index_axis(variable.spec, source)
-    alone = query.max_contributions == 1
+    contributions = "one record per unit" if query.max_contributions == 1 else "declared"
+    people = {} if query.people is None else {"people": query.people.to_dict()}
     return {
         "adjacency": str(query.sensitivity.adjacency),
         "record_axis": query.units_axis,
         "bound": query.bound_to_dict(data.discretized),
         "max_contributions": query.max_contributions,
-        "contributions": "one record per unit" if alone else "declared",
         "per": None if per is None else {"axis": per, "dimension": dimension_text(source, per)},
+        "contributions": "enforced" if people else contributions,
+        **people,
     }
 
 
@@ -252,6 +254,8 @@ def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[s
     query = plan.variables[0].query
     if query.sensitivity.adjacency == "replace-one" and query.name != "precomputed":
         shown.append("the number of records")
+        if query.people is not None:
+            shown.append(f"how many records one {query.people.name} has, and where they lie")
     declared = plan.spec.publish.attributes
     copied = declared if isinstance(declared, list) else []
     named = [*copied, *plan.spec.publish.coordinates]

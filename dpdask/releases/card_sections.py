@@ -26,6 +26,7 @@ __all__ = [
     "LayerFacts",
     "Manifest",
     "PartFacts",
+    "People",
     "Released",
     "Sampling",
     "Sensitivity",
@@ -84,6 +85,18 @@ class OneIndex(CardSection):
     dimension: str
 
 
+class People(CardSection):
+    """Privacy units that ids tell apart: of each, so many records are kept at most."""
+
+    name: str = Field(description="what one privacy unit is called")
+    ids: str = Field(description="the private array of the source that says whose a record is")
+    missing_ids: Literal["own", "drop"] = Field(
+        description="a record without an id is a unit of its own, or left out"
+    )
+    enforced: Literal[True]
+    by: Literal["random subset"]
+
+
 class Unit(CardSection):
     """Whom the release protects."""
 
@@ -91,14 +104,18 @@ class Unit(CardSection):
     record_axis: int | None
     bound: Json
     max_contributions: int
-    contributions: Literal["one record per unit", "declared"]
+    contributions: Literal["one record per unit", "declared", "enforced"]
     per: OneIndex | None = Field(default=None, description="left out where none is declared")
+    people: People | None = Field(
+        default=None, description="left out where a privacy unit is not told by ids"
+    )
 
     @model_serializer(mode="wrap")
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
-        """Leave out what is not declared, so that cards without it keep their bytes."""
+        """Leave out what only some releases have, so that cards keep their bytes."""
         document: Json = handler(self)
-        return {name: value for name, value in document.items() if value or name != "per"}
+        optional = ("per", "people")
+        return {name: value for name, value in document.items() if value or name not in optional}
 
 
 class Sensitivity(CardSection):

@@ -21,6 +21,7 @@ from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
 from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_rules
 from dpdask.releases.card import ReleaseCard
+from dpdask.releases.card_sections import Unit
 from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
 from dpdask.types import Json
 
@@ -85,6 +86,7 @@ def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
         grid=card.grid,
         record_axis=unit.record_axis,
         contributions=unit.max_contributions,
+        enforced=unit.people is not None,
         steps=card.composition.steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
@@ -177,8 +179,7 @@ def _check_unit(card: ReleaseCard) -> None:
             "the card says of another bound that it was enforced, or where it comes from"
         )
     _check_bound(unit.bound)
-    one_record = unit.contributions == "one record per unit"
-    if unit.max_contributions < 1 or (unit.max_contributions == 1) != one_record:
+    if unit.max_contributions < 1 or unit.contributions != _contributions(unit):
         raise VerificationFailed("the card's records per privacy unit contradict each other")
     per = unit.per
     several = per is not None and per.axis == unit.record_axis and not one_record
@@ -186,6 +187,13 @@ def _check_unit(card: ReleaseCard) -> None:
         raise VerificationFailed(
             "the card says of privacy units that may have several indices that they have one"
         )
+
+
+def _contributions(unit: Unit) -> str:
+    """Return how the number of a privacy unit's records is known."""
+    if unit.people is not None and unit.record_axis is not None:
+        return "enforced"
+    return "one record per unit" if unit.max_contributions == 1 else "declared"
 
 
 def _check_bound(bound: Json) -> None:

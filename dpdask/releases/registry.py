@@ -61,6 +61,10 @@ def _privacy_loss(card: ReleaseCard) -> Json:
         unit = (
             f"one {per.dimension} of a {unit}" if records == 1 else f"one {per.dimension} of {unit}"
         )
+    people = card.privacy_unit.people
+    if people is not None:
+        unit = f"{people.name} (at most {records} records each, others left out at random)"
+        neighbours += f"; its unit is all records of one {people.name}"
     return {
         "privacy_unit": unit,
         "privacy_unit_description": f"neighbouring datasets differ in {neighbours}",

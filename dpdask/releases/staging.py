@@ -22,7 +22,7 @@ from dpdask.keystream import ReleaseKey
 from dpdask.planning import Component, component_with_directions, recipe_digest
 from dpdask.releases.closing import Receipt
 from dpdask.releases.context import Context, adopt_if_published, check_open, check_unchanged
-from dpdask.releases.steps import Reserved, Staged
+from dpdask.releases.steps import Prepared, Reserved, Staged
 from dpdask.storage import ManifestEntry
 
 __all__ = ["OTHER_MACHINE", "verify", "write"]
@@ -58,7 +58,7 @@ def _write(context: Context, reserved: Reserved) -> Staged:
         assembly = dataclasses.replace(assembly, variables=variables, arrays=arrays)
     works = tuple(
         TileWork(context.plan, variable, intermediates, context.publisher)
-        for variable, intermediates in zip(variables, prepared.data, strict=True)
+        for variable, intermediates in zip(variables, _data(context, prepared, key), strict=True)
     )
     seal = key.seal(_STAGING)
     entries = {entry.key: entry for entry in context.publisher.read_manifest(seal)}
@@ -74,6 +74,20 @@ def _write(context: Context, reserved: Reserved) -> Staged:
     if fresh:
         context.publisher.append_manifest(fresh, seal)
     return Staged(works, assembly, entries, earlier)
+
+
+def _data(context: Context, prepared: Prepared, key: ReleaseKey) -> tuple[Intermediates, ...]:
+    """Return clip factors and exact answers; with ids, of the records that the key selects."""
+    if prepared.data is not None:
+        return prepared.data
+    executor, plan, on_progress = context.executor, context.plan, context.on_progress
+    kept = execution.select_records(executor, plan, key, on_progress)
+    data = tuple(
+        execution.prepare(executor, plan, variable, on_progress, kept)
+        for variable in plan.variables
+    )
+    check_unchanged(context)
+    return data
 
 
 def _noise_directions(

@@ -51,12 +51,12 @@ class Prepared:
     """A release that can be charged.
 
     Args:
-        data: Clip factors and exact answers of every variable.
+        data: Clip factors and exact answers of every variable; None where they depend on the key.
         directions: Those of the covariance that noise directions come from, if there is one.
         assembly: What its documents are built from.
     """
 
-    data: tuple[Intermediates, ...]
+    data: tuple[Intermediates, ...] | None
     directions: Intermediates | None
     assembly: Assembly
 
@@ -96,7 +96,13 @@ def prepare(context: Context) -> Prepared:
     directions = None
     if plan.directions is not None:
         directions = _intermediates(context, plan.only.answering(plan.directions))
-    data = tuple(_intermediates(context, variable) for variable in plan.variables)
+    data: tuple[Intermediates, ...] | None = None
+    if plan.ids is None:
+        data = tuple(_intermediates(context, variable) for variable in plan.variables)
+    else:  # which records count follows from the key, which exists after the charge
+        execution.check_ids(context.executor, plan)
+        for variable in plan.variables:
+            execution.check(context.executor, plan, variable, context.on_progress)
     read_public_arrays(plan)
     signing_key = load_signing_key()
     assembly = Assembly(
@@ -111,7 +117,7 @@ def prepare(context: Context) -> Prepared:
         signed_by=None if signing_key is None else key_fingerprint(signing_key.public),
     )
     assembly.check_publishable(signing_key)
-    source_was_read = any(
+    source_was_read = data is None or any(
         not intermediates.empty or not variable.source.plain
         for variable, intermediates in zip(plan.variables, data, strict=True)
     )

@@ -173,7 +173,13 @@ class PrivacyUnitSection(Section):
         l2_clip_norm: The l2 norm to which every record is clipped.
         ranges: Public ranges to which entries are clamped: one for all, or one per feature.
         feature_dim: The dimension along which the ranges lie, by name or index.
-        max_contributions: How many records one privacy unit has at most.
+        max_contributions: How many records one privacy unit has at most: enforced with ``ids``,
+            declared without.
+        ids: The array beside the source that says whose every record is: the privacy unit is then
+            a person, of whose records a random subset counts.
+        missing_ids: What a record without an id does: it is left out (``drop``), or a unit of its
+            own (``own``).
+        name: What one privacy unit is called, such as ``plane``; as ``ids`` where left out.
         per: The dimension along which one privacy unit has one index, for good: that of the
             records where each record stays where it is, or another one, ``day``, where a unit is
             one day of a record. Windows along it are charged as much as the most charged index.
@@ -192,6 +198,9 @@ class PrivacyUnitSection(Section):
     feature_dim: Dimension | None = None
     max_contributions: Positive = 1
     per: Dimension | None = None
+    ids: Annotated[str, Field(min_length=1)] | None = None
+    missing_ids: Literal["own", "drop"] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     center: Number | Vector | CenterSection | None = None
     missing: Literal["center", "count"] | None = None
     expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None

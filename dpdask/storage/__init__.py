@@ -17,7 +17,7 @@ from dpdask.storage.documents import (
     with_attributes,
 )
 from dpdask.storage.groups import array_names, open_group, write_example
-from dpdask.storage.labelled import with_labels
+from dpdask.storage.labelled import LabelledSource, with_labels
 from dpdask.storage.labels import LabelArray, open_labels
 from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
@@ -43,6 +43,7 @@ __all__ = [
     "CoordinateSchema",
     "Decoding",
     "LabelArray",
+    "LabelledSource",
     "Layout",
     "LocalStorage",
     "ManifestEntry",

@@ -116,7 +116,7 @@ class CoarsenedSource(LabelledSource):
         """Return a digest of the stored array, of the groups, and of every label array."""
         groups = repr((self.coarse_axis, self.groups, self.cell_labels))
         own = hashlib.sha256(f"{self.fine.identity()} {groups}".encode()).hexdigest()
-        return self._with_labels(own) if self.labels else own
+        return self._with_labels(own) if self._beside else own
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:
         """Refuse: a window is cut before entries are added up."""

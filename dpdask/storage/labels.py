@@ -26,7 +26,7 @@ from dpdask.storage.opened import (
 )
 from dpdask.storage.opening import arrays_beside
 from dpdask.storage.zarr_types import ZarrArray, metadata_of, open_zarr_array
-from dpdask.types import Array, Floats, Integers
+from dpdask.types import Array, Floats, Integers, Mask
 
 __all__ = ["Group", "LabelArray", "open_labels"]
 
@@ -205,7 +205,7 @@ class LabelArray:
         Raises:
             StoreError: the labels cannot be read.
         """
-        stored = self._read(records)
+        stored = self.stored(records)
         if self.is_text:
             texts = [str(group) for group in groups]
             codes = text_positions(stored, texts)
@@ -232,12 +232,18 @@ class LabelArray:
         """
         if self.is_text:
             raise StoreError("labels that are text have no numbers; choose an array of numbers")
-        stored = self._read(records)
+        stored = self.stored(records)
         if self.decoding is None:
             return stored.astype(np.float64)
         if not self.decoding.to_floats:
             return self.decoding.converted(stored).astype(np.float64)
         return self._decoded(self.decoding, stored).astype(np.float64)
+
+    def missing(self, stored: Array) -> Mask:
+        """Return which of some stored numbers are missing."""
+        if self.decoding is not None and self.decoding.to_floats:
+            return np.isnan(self._decoded(self.decoding, stored))
+        return np.isnan(stored) if stored.dtype.kind == "f" else np.zeros(stored.shape, bool)
 
     def _decoded(self, decoding: Decoding, stored: Array) -> Array:
         out = np.empty(stored.shape, decoding.dtype)
@@ -246,8 +252,8 @@ class LabelArray:
     def _array(self) -> ZarrArray:
         return opened_array(self.storage, self.path, self.metadata_digest)
 
-    def _read(self, records: slice) -> Array:
-        """Return stored labels; numbers in native order."""
+    def stored(self, records: slice) -> Array:
+        """Return labels as they are stored; numbers in native order."""
         first = 0 if self.window is None else self.window[0]
         region = (slice(records.start + first, records.stop + first),)
         try:

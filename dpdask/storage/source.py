@@ -35,8 +35,9 @@ from dpdask.storage.opening import check_there, open_or_explain
 from dpdask.storage.record_blocks import record_blocks
 from dpdask.storage.regions import chunks_within, regions_of, shifted
 from dpdask.storage.stored import read_or_explain, read_stored
+from dpdask.storage.unlabelled import Unlabelled
 from dpdask.storage.zarr_types import ZarrArray
-from dpdask.types import Array, Floats, Integers, Json, Region, Shape
+from dpdask.types import Array, Json, Region, Shape
 
 __all__ = ["Region", "SourceArray", "open_source"]
 
@@ -46,7 +47,7 @@ _ENCODING_ATTRIBUTES = {*DECODING_ATTRIBUTES, "dtype", "_ARRAY_DIMENSIONS"}
 
 
 @dataclass(frozen=True, repr=False)
-class SourceArray:
+class SourceArray(Unlabelled):
     """An opened source: its schema, and the way to its regions.
 
     Args:
@@ -246,32 +247,10 @@ class SourceArray:
         """The shape of the stored array, whatever the window."""
         return tuple(self._array().shape)
 
-    def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
-        """Refuse: a source alone has no labels."""
-        raise StoreError(f"array {name!r} of labels was not opened with the source; plan again")
-
-    def numbers(self, name: str, records: slice) -> Floats:
-        """Refuse: a source alone has nothing beside it."""
-        raise StoreError(f"array {name!r} was not opened with the source; plan again")
-
     @property
     def stored_bytes(self) -> int:
         """The size of what is read, uncompressed."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    @property
-    def label_digests(self) -> tuple[str, ...]:
-        """Digests of where labels of the records are; a source alone has none."""
-        return ()
-
-    @property
-    def label_entry_bytes(self) -> int:
-        """The bytes of one record's labels; a source alone has none."""
-        return 0
-
-    def label_bytes(self, records: int) -> int:
-        """Return what reading the labels of so many records takes at most."""
-        return 0
 
     @property
     def coarse_cells(self) -> tuple[int, tuple[int | str, ...]] | None:

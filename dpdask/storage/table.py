@@ -65,11 +65,13 @@ class RecordTable(LabelledSource):
         """Return how every array is read, for the plan."""
         return "; ".join(f"{name}: {labels.describe()}" for name, labels in self.labels)
 
-    def labelled(self, labels: tuple[tuple[str, LabelArray], ...]) -> RecordTable:
+    def labelled(
+        self, labels: tuple[tuple[str, LabelArray], ...], ids: LabelArray | None
+    ) -> RecordTable:
         """Return the same table with these arrays, read in the longest of their chunks."""
         longest = max(array.chunk for _, array in labels)
         return dataclasses.replace(
-            self, labels=labels, chunks=chunks_within((longest,), self.shape)
+            self, labels=labels, ids=ids, chunks=chunks_within((longest,), self.shape)
         )
 
 

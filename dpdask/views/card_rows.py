@@ -88,10 +88,11 @@ def _spread(card: ReleaseCard) -> str:
 
 def _protected(unit: Unit) -> str:
     """Return whom a release protects: adjacency, bound, contributions."""
-    text = f"{unit.adjacency}, {unit.bound['kind']}"
+    who = "" if unit.people is None else f"one {unit.people.name}: "
+    text = f"{who}{unit.adjacency}, {unit.bound['kind']}"
     if "norm" in unit.bound:
         text += f" {unit.bound['norm']:g}"
-    if unit.max_contributions > 1:
+    if unit.max_contributions > 1 or unit.people is not None:
         text += f", at most {unit.max_contributions} records each ({unit.contributions})"
     if unit.per is None:
         return text

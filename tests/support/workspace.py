@@ -146,9 +146,13 @@ def staged_bytes(
     try:
         staging.lock_output()
         with execution.connect(plan.spec.compute, client) as executor:
+            kept = execution.select_records(executor, plan, ReleaseKey(KEY), quiet)
             works = [
                 execution.TileWork(
-                    plan, variable, execution.prepare(executor, plan, variable, quiet), staging
+                    plan,
+                    variable,
+                    execution.prepare(executor, plan, variable, quiet, kept),
+                    staging,
                 )
                 for variable in plan.variables
             ]

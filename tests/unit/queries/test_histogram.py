@@ -49,6 +49,9 @@ class Table:
     def numbers(self, name: str, records: slice) -> Any:
         return np.asarray(self.arrays[name][records], dtype=float)
 
+    def left_out(self, records: slice) -> None:
+        return None
+
     def codes(self, name: str, records: slice, groups: tuple[Any, ...]) -> Any:
         found = [groups.index(v) if v in groups else -1 for v in self.arrays[name][records]]
         return np.asarray(found, dtype=np.int64)

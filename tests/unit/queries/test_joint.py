@@ -60,6 +60,8 @@ def _worst(
         for record in _values(kind, d)
         for group in range(groups)
     ]
+    if counting is Counting.RECORDS and not grouped:  # ids: a person may have fewer that are kept
+        added.append(np.zeros_like(added[0]))
     stacked = np.array(added)
     if adjacency is Adjacency.ADD_REMOVE_ONE:
         return float(np.max(np.sum(stacked**2, axis=1)))

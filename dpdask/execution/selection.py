@@ -1,0 +1,138 @@
+"""Which records of every person a release keeps: an opaque bitmap on the workers.
+
+Ids are read in ranges of records, digested under the release key, and distributed to buckets by
+their digests, so that one task holds all records of the people in its bucket. The rules of
+:mod:`dpdask.execution.exact_tasks` hold here too: no id, in clear or digested, reaches the driver.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from dpdask.execution.exact_tasks import Kept, Opaque, redacted
+from dpdask.execution.executors import Executor, Handle
+from dpdask.execution.progress import OnProgress, Progress
+from dpdask.keystream import ReleaseKey, TransferableKey
+from dpdask.planning import FAN_IN, ReleasePlan
+from dpdask.planning.partition import SelectionRounds
+from dpdask.privatizers.selection import Candidates, smallest_of_each
+from dpdask.queries import People
+from dpdask.storage import LabelArray
+from dpdask.storage.unit_ids import id_digests
+
+__all__ = ["check_ids", "select_records"]
+
+
+def check_ids(executor: Executor, plan: ReleasePlan) -> None:
+    """Read all ids once, so that damaged ones are refused before anything is charged.
+
+    Raises:
+        StoreError: They cannot be read.
+    """
+    ids = plan.ids
+    if ids is None:
+        return
+    rounds = SelectionRounds.of(plan, ids)
+    for _ in executor.map_unordered(_check_part, ((ids, part) for part in rounds.ranges)):
+        pass
+
+
+def select_records(
+    executor: Executor, plan: ReleasePlan, key: ReleaseKey, on_progress: OnProgress
+) -> Handle | None:
+    """Return the bitmap of the records that are kept; None where all are.
+
+    Guarantee: it follows from the release key, the fingerprint, the ids and their order alone, so a
+    retry keeps the same records, whatever the workers, chunks and tasks are.
+
+    Args:
+        executor: Where tasks run.
+        plan: What was planned.
+        key: The release key.
+        on_progress: Called when all is done; the number of records may be private.
+    """
+    ids, people = plan.ids, plan.variables[0].query.people
+    if ids is None or people is None:
+        return None
+    rounds = SelectionRounds.of(plan, ids)
+    most = plan.variables[0].query.max_contributions
+    shared = (ids, people, most, key.to_transferable(), plan.fingerprint)
+    kept: list[Handle] = []
+    for buckets in rounds.rounds:
+        parts = [
+            executor.submit(_candidates_part, *shared, records, rounds.buckets, buckets)
+            for records in rounds.ranges
+        ]
+        for bucket in range(len(buckets)):
+            some = [executor.submit(_of_bucket, part, bucket) for part in parts]
+            kept.append(executor.submit(_kept_of_bucket, most, ids.length, *some))
+        kept = [_united(executor, kept)]
+        executor.wait(kept)
+    on_progress(Progress("people", 1, 1))
+    return kept[0]
+
+
+def _united(executor: Executor, parts: list[Handle]) -> Handle:
+    while len(parts) > 1:
+        groups = [parts[start : start + FAN_IN] for start in range(0, len(parts), FAN_IN)]
+        parts = [executor.submit(_unite, *group) for group in groups]
+    return parts[0]
+
+
+@redacted
+def _check_part(ids: LabelArray, records: slice) -> None:
+    ids.stored(records)
+
+
+@redacted
+def _candidates_part(
+    ids: LabelArray,
+    people: People,
+    most: int,
+    key: TransferableKey,
+    fingerprint: str,
+    records: slice,
+    bucket_count: int,
+    buckets: range,
+) -> Opaque[list[Candidates]]:
+    """Return the records of a range that may be kept, for each of some buckets.
+
+    A record without an id is a person of its own, or counts nowhere.
+    """
+    stream = key.from_transferable().selection(fingerprint=bytes.fromhex(fingerprint))
+    digests, missing = id_digests(ids, records, stream)
+    indices = np.arange(records.start, records.stop)
+    if people.missing == "own":  # an index instead of an id: numbers of another kind
+        own = stream.number_digests(indices[missing].astype(np.uint64), 2)
+        digests[missing] = own
+        missing = np.zeros_like(missing)
+    candidates = Candidates(digests, stream.priorities(records.start, records.stop), indices)
+    bucket_of = digests[:, 0] % np.uint64(bucket_count)
+    inside = (bucket_of >= buckets.start) & (bucket_of < buckets.stop) & ~missing
+    reduced = smallest_of_each(candidates.where(inside), most)
+    bucket_of = reduced.digests[:, 0] % np.uint64(bucket_count)
+    return Opaque([reduced.where(bucket_of == bucket) for bucket in buckets])
+
+
+@redacted
+def _of_bucket(part: Opaque[list[Candidates]], bucket: int) -> Opaque[Candidates]:
+    """Return the records of one bucket, which may then be on another worker than the others."""
+    return Opaque(part.value[bucket])
+
+
+@redacted
+def _kept_of_bucket(most: int, length: int, *parts: Opaque[Candidates]) -> Opaque[Kept]:
+    """Return the bitmap of the kept records among those of a bucket."""
+    candidates = Candidates.together(*(part.value for part in parts))
+    kept = smallest_of_each(candidates, most).indices
+    bits = np.zeros(-(-length // 8), np.uint8)
+    np.bitwise_or.at(bits, kept // 8, np.uint8(128) >> (kept % 8).astype(np.uint8))
+    return Opaque(bits)
+
+
+@redacted
+def _unite(*parts: Opaque[Kept]) -> Opaque[Kept]:
+    """Return the bitmap of the records that any part keeps."""
+    return Opaque(functools.reduce(np.bitwise_or, (part.value for part in parts)))

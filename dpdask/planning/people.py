@@ -1,0 +1,59 @@
+"""People: what ``privacy_unit.ids`` needs, and what it goes with."""
+
+from __future__ import annotations
+
+from dpdask.errors import InvalidSensitivity
+from dpdask.privacy import Adjacency
+from dpdask.queries import People
+from dpdask.spec.release import PrivacyUnitSection
+
+__all__ = ["people_of"]
+
+_MOMENTS = ("second-moment", "covariance")
+
+
+def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
+    """Return who the privacy units are, None where records are.
+
+    Args:
+        unit: The section ``privacy_unit``.
+        query: The name of the query.
+
+    Raises:
+        InvalidSensitivity: A key is missing, or does not go with ids or the query.
+    """
+    if unit.ids is None:
+        for key in ("missing_ids", "name"):
+            if getattr(unit, key) is not None:
+                raise InvalidSensitivity(
+                    f"privacy_unit.{key} is about people whom ids tell apart; name the array of"
+                    " ids, privacy_unit.ids, or drop it"
+                )
+        return None
+    if query == "precomputed":
+        raise InvalidSensitivity(
+            "a precomputed result has no records any more, whose ids could be read; drop"
+            " privacy_unit.ids"
+        )
+    if unit.record_dim is None:
+        raise InvalidSensitivity(
+            "privacy_unit.ids has one id per record; name the dimension along which records lie:"
+            " privacy_unit.record_dim"
+        )
+    if unit.per is not None:
+        raise InvalidSensitivity(
+            "privacy_unit.per says that a unit has one index, and a person whom ids tell may have"
+            " records at many; drop one of them"
+        )
+    if "max_contributions" not in unit.model_fields_set:
+        raise InvalidSensitivity(
+            "privacy_unit.ids keeps at most max_contributions records of a person, and leaves the"
+            " others out; give privacy_unit.max_contributions"
+        )
+    if query in _MOMENTS and unit.adjacency is Adjacency.REPLACE_ONE:
+        raise InvalidSensitivity(
+            f"query {query} under replace-one divides by the number of records, and with"
+            " privacy_unit.ids that of the kept ones is private; use privacy_unit.adjacency:"
+            " add-remove-one"
+        )
+    return People(ids=unit.ids, name=unit.name or unit.ids, missing=unit.missing_ids or "drop")

