@@ -42,7 +42,6 @@ __all__ = [
 Released = Mapping[str, Array]
 """What is published of a tile: the main array as ``data``, others by their suffixes."""
 
-
 _local = threading.local()
 
 
