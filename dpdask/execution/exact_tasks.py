@@ -8,27 +8,25 @@ what it came from.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from dpdask.errors import ReleaseError, redact_exceptions
+from dpdask.execution.kept import Kept, Selected
 from dpdask.privatizers.clipping import clip_factors, no_norms, record_norms
 from dpdask.privatizers.grid import Grid
 from dpdask.queries import Clip, ExactSum, SummedQuery
 from dpdask.storage import Region, SourceArray
-from dpdask.types import Array, Floats, Integers, Mask
+from dpdask.types import Floats, Integers
 
 __all__ = [
-    "Kept",
     "Opaque",
     "Sums",
     "add_up",
     "check_labels",
     "check_source",
     "clip_part",
-    "left_out",
     "norms_part",
     "redacted",
     "sum_part",
@@ -38,9 +36,6 @@ V = TypeVar("V")
 
 Sums = dict[str, Integers]
 """Exact sums of the parts of an answer, by name."""
-
-Kept = np.ndarray[tuple[int], np.dtype[np.uint8]]
-"""A bitmap of the records of which every person has so many at most."""
 
 SquaredNorms = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 """Squared norms of records, in steps of the grid, as exact integers."""
@@ -62,46 +57,6 @@ class Opaque(Generic[V]):
 
 
 redacted = redact_exceptions(ReleaseError, "a task failed ({kind}); `dpdask resume` tries again")
-
-
-def left_out(kept: Kept, records: slice) -> Mask:
-    """Return which of some records are not kept."""
-    first = records.start // 8
-    bits = np.unpackbits(kept[first : -(-records.stop // 8)])
-    absent: Mask = bits[records.start - 8 * first : records.stop - 8 * first] == 0
-    return absent
-
-
-class _Selected:
-    """A source of which only some records are present."""
-
-    __slots__ = ("_kept", "_source")
-
-    def __init__(self, source: SourceArray, kept: Kept) -> None:
-        self._source, self._kept = source, kept
-
-    def __repr__(self) -> str:
-        return "<Selected>"
-
-    def read(self, box: Region) -> Array:
-        """Return a region, records that are left out among them."""
-        return self._source.read(box)
-
-    def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
-        """Yield a region in parts, records that are left out among them."""
-        return self._source.blocks(box, axis)
-
-    def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
-        """Return the position of every record's label in ``groups``."""
-        return self._source.codes(name, records, groups)
-
-    def numbers(self, name: str, records: slice) -> Floats:
-        """Return an array of one number per record."""
-        return self._source.numbers(name, records)
-
-    def left_out(self, records: slice) -> Mask:
-        """Return which of some records are not kept."""
-        return left_out(self._kept, records)
 
 
 @redacted
@@ -174,7 +129,7 @@ def sum_part(
         kept: The records that are summed; None for all.
     """
     values = None if factors is None else factors.value
-    reader = source if kept is None else _Selected(source, kept.value)
+    reader = source if kept is None else Selected(source, kept.value)
     return Opaque(query.partials(reader, exact_sum, answer_box, records, values))
 
 

@@ -11,8 +11,9 @@ import functools
 
 import numpy as np
 
-from dpdask.execution.exact_tasks import Kept, Opaque, redacted
+from dpdask.execution.exact_tasks import Opaque, redacted
 from dpdask.execution.executors import Executor, Handle
+from dpdask.execution.kept import Kept
 from dpdask.execution.progress import OnProgress, Progress
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.planning import FAN_IN, ReleasePlan

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpdask.execution.exact_tasks import Kept, Opaque, Sums, redacted
+from dpdask.execution.exact_tasks import Opaque, Sums, redacted
+from dpdask.execution.kept import Kept
 from dpdask.execution.tiles import (
     TileJob,
     Written,

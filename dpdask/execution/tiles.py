@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpdask.execution.exact_tasks import Kept, Sums, left_out
+from dpdask.execution.exact_tasks import Sums
+from dpdask.execution.kept import Kept, at_center
 from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index, Tiling
@@ -151,7 +152,7 @@ def released_tile(
         return _joint_tile(job, key, index, sums)
     shrink: Floats | None = None
     if sums is None:
-        block = _with_kept(job, box, _bounded_from(job, box), kept)
+        block = at_center(job.query, box, _bounded_from(job, box), kept)
         shrink = _factors(job, box, block, factors)
     else:
         block = _on_grid(job, _tile_of(sums[DATA], box))
@@ -227,19 +228,6 @@ def _bounded_from(job: TileJob, box: Region) -> Array:
     if isinstance(bound, Clip):
         return bound.center.shifted(block, box)
     return block if bound is None else bound.center.fill(block, box)
-
-
-def _with_kept(job: TileJob, box: Region, block: Array, kept: Kept | None) -> Array:
-    """Return a tile of the source with the records that are left out at the centre."""
-    bound, axis = job.query.bound, job.query.units_axis
-    if kept is None or axis is None:
-        return block
-    absent = left_out(kept, box[axis]).reshape([-1 if a == axis else 1 for a in range(block.ndim)])
-    if isinstance(bound, Clip):  # measured from the centre
-        return np.where(absent, block.dtype.type(0), block)
-    center = 0.0 if bound is None else bound.center.of(box)
-    dtype = block.dtype if block.dtype.kind == "f" else np.float64
-    return np.where(absent, center, block).astype(dtype, copy=False)
 
 
 def _joint_tile(job: TileJob, key: ReleaseKey, index: Index, sums: Sums) -> Released:

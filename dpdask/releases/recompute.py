@@ -182,8 +182,10 @@ def _check_unit(card: ReleaseCard) -> None:
     if unit.max_contributions < 1 or unit.contributions != _contributions(unit):
         raise VerificationFailed("the card's records per privacy unit contradict each other")
     per = unit.per
-    several = per is not None and per.axis == unit.record_axis and not one_record
-    if per is not None and (unit.adjacency != "replace-one" or several or per.axis < 0):
+    alone = unit.contributions == "one record per unit"
+    several = per is not None and per.axis == unit.record_axis and not alone
+    by_ids = unit.people is not None  # whose records may be at many indices
+    if per is not None and (unit.adjacency != "replace-one" or several or by_ids or per.axis < 0):
         raise VerificationFailed(
             "the card says of privacy units that may have several indices that they have one"
         )

@@ -12,7 +12,8 @@ import pytest
 
 from dpdask import execution
 from dpdask.execution import selection
-from dpdask.execution.exact_tasks import Kept, Opaque, left_out
+from dpdask.execution.exact_tasks import Opaque
+from dpdask.execution.kept import Kept, left_out
 from dpdask.keystream import ReleaseKey, SelectionStream
 from dpdask.planning import ReleasePlan
 from dpdask.privatizers.selection import Candidates
