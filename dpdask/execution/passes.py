@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dpdask.errors import ReleaseError
 from dpdask.execution import exact_tasks
 from dpdask.execution.executors import Executor, Handle
-from dpdask.execution.progress import OnProgress, Progress
+from dpdask.execution.progress import OnProgress, Progress, no_progress
 from dpdask.planning import (
     FAN_IN,
     Component,
@@ -65,21 +65,22 @@ def check(
         executor: Where tasks run.
         plan: What was planned.
         variable: The data.
-        on_progress: Called as tasks finish.
+        on_progress: Called when all is read.
 
     Raises:
         StoreError: A part of the source cannot be read or decoded.
     """
     source, axis = variable.source, variable.query.units_axis
     source.check_sizes()
-    if not source.plain:
-        _check_source(executor, plan, source, on_progress)
+    if not source.plain and source.entry_bytes:  # a table has nothing but labels
+        _check_source(executor, plan, source, no_progress)
     if variable.query.labels and axis is not None:
         ranges = record_batches(plan, variable, axis)
         for _ in executor.map_unordered(
             exact_tasks.check_labels, ((source, records) for records in ranges)
         ):
             pass
+    on_progress(Progress("check source", 1, 1))  # the number of records may be private
 
 
 def prepare(
@@ -112,7 +113,7 @@ def prepare(
         ranges = _record_ranges(plan, variable, query.record_axis, clips)
         answers = _answers(executor, variable, query, ranges, on_progress, kept)
         return Intermediates(clips, answers, kept)
-    if not clips and not variable.source.plain:
+    if not clips and not variable.source.plain and kept is None:  # else it was checked before
         _check_source(executor, plan, variable.source, on_progress)
     return Intermediates(clips, kept=kept)
 

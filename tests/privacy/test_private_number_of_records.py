@@ -52,6 +52,22 @@ CASES: dict[str, dict[str, Any]] = {
         "unit": {"missing": "center"},
         "source": {"arrays": SEVERAL},
     },
+    "sum by people": {
+        "query": "sum",
+        "unit": {**RANGES, "ids": "group", "max_contributions": 2},
+        "compute": {"cluster": "inline", "task_size": 100},
+    },
+    "mean of clipped records by people": {
+        "query": "mean",
+        "unit": {"l2_clip_norm": 1.0, "missing": "center", "ids": "late", "max_contributions": 2},
+        "publish": {"chunks": [2]},
+        "compute": {"cluster": "inline", "task_size": 100},
+    },
+    "histogram of arrays by people": {
+        "query": {"name": "histogram", "edges": {"group": [0, 5, 10], "late": {"values": [1]}}},
+        "unit": {"ids": "late", "max_contributions": 2},
+        "source": {},
+    },
     "coarsened": {
         "query": "sum",
         "unit": RANGES,
@@ -83,6 +99,7 @@ def _shown(folder: Path, case: str, records: int, adjacency: str) -> list[Any]:
         "query": content["query"],
         "privacy_unit": {"record_dim": 0, "adjacency": adjacency, **content["unit"]},
         "publish": content.get("publish", {}),
+        "compute": content.get("compute", space.compute),
         "source": {**url, **content.get("source", {"array": "x"})},
     }
     plan = make_plan(parse_release_spec(space.spec(**spec)), ledger=Ledger(space.ledger_url))
