@@ -19,8 +19,8 @@ from dpdask.keystream import ReleaseKey, TransferableKey
 from dpdask.planning import FAN_IN, ReleasePlan
 from dpdask.planning.partition import SelectionRounds
 from dpdask.privatizers.selection import Candidates, smallest_of_each
-from dpdask.queries import People
-from dpdask.storage import LabelArray
+from dpdask.queries import Histogram, People
+from dpdask.storage import LabelArray, SourceArray
 from dpdask.storage.unit_ids import id_digests
 
 __all__ = ["check_ids", "select_records"]
@@ -59,7 +59,8 @@ def select_records(
         return None
     rounds = SelectionRounds.of(plan, ids)
     most = plan.variables[0].query.max_contributions
-    shared = (ids, people, most, key.to_transferable(), plan.fingerprint)
+    counted = _counted(plan, people)
+    shared = (ids, people, counted, most, key.to_transferable(), plan.fingerprint)
     kept: list[Handle] = []
     for buckets in rounds.rounds:
         parts = [
@@ -73,6 +74,12 @@ def select_records(
         executor.wait(kept)
     on_progress(Progress("people", 1, 1))
     return kept[0]
+
+
+def _counted(plan: ReleasePlan, people: People) -> tuple[Histogram, SourceArray] | None:
+    """Return the histogram whose cells matter, and its source; None where they do not."""
+    query = plan.variables[0].query
+    return (query, plan.source) if people.distinct and isinstance(query, Histogram) else None
 
 
 def _united(executor: Executor, parts: list[Handle]) -> Handle:
@@ -91,6 +98,7 @@ def _check_part(ids: LabelArray, records: slice) -> None:
 def _candidates_part(
     ids: LabelArray,
     people: People,
+    counted: tuple[Histogram, SourceArray] | None,
     most: int,
     key: TransferableKey,
     fingerprint: str,
@@ -100,7 +108,8 @@ def _candidates_part(
 ) -> Opaque[list[Candidates]]:
     """Return the records of a range that may be kept, for each of some buckets.
 
-    A record without an id is a person of its own, or counts nowhere.
+    A record without an id is a person of its own, or counts nowhere; one in no cell of a histogram
+    takes nothing from its person where cells matter.
     """
     stream = key.from_transferable().selection(fingerprint=bytes.fromhex(fingerprint))
     digests, missing = id_digests(ids, records, stream)
@@ -109,7 +118,13 @@ def _candidates_part(
         own = stream.number_digests(indices[missing].astype(np.uint64), 2)
         digests[missing] = own
         missing = np.zeros_like(missing)
-    candidates = Candidates(digests, stream.priorities(records.start, records.stop), indices)
+    cells = None
+    if counted is not None:
+        query, source = counted
+        cells = query.cells(source, records)
+        missing = missing | (cells < 0)
+    priorities = stream.priorities(records.start, records.stop)
+    candidates = Candidates(digests, priorities, indices, cells)
     bucket_of = digests[:, 0] % np.uint64(bucket_count)
     inside = (bucket_of >= buckets.start) & (bucket_of < buckets.stop) & ~missing
     reduced = smallest_of_each(candidates.where(inside), most)

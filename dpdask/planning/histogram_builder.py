@@ -39,19 +39,21 @@ def build_histogram(section: HistogramSection, inputs: QueryInputs) -> Histogram
         )
     axes = _axes(section, shape, axis)
     private_count = unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    reach = unit.max_contributions if private_count else math.sqrt(2) * unit.max_contributions
+    most = unit.max_cells or unit.max_contributions
+    moved = most if unit.max_cells is None else math.sqrt(most)
+    reach = moved if private_count else math.sqrt(2) * moved
     return Histogram(
         source_shape=shape,
         answer_shape=tuple(each.size for each in axes),
         sensitivity=L1Ball(
-            l1_radius=unit.max_contributions * (1.0 if private_count else 2.0),
+            l1_radius=most * (1.0 if private_count else 2.0),
             l2=reach * ROUND_UP,
             adjacency=unit.adjacency,
             origin=Origin.CLIPPED,
         ),
         bound=None,
         norm_bound=None if private_count else float(shape[axis]),
-        max_contributions=unit.max_contributions,
+        max_contributions=most,
         record_axis=axis,
         axes=axes,
     )

@@ -51,6 +51,12 @@ def _selecting(plan: ReleasePlan, ids: LabelArray) -> int:
     records: int = max(part.stop - part.start for part in rounds.ranges)
     at_once: int = min(ids.length, len(rounds.rounds[0]) * -(-ids.length // rounds.buckets))
     task = records * SELECTING_BYTES + ids.reading_bytes(records)
+    first = plan.variables[0]
+    if first.query.people is not None and first.query.people.distinct:
+        assert isinstance(first.query, SummedQuery)
+        region = first.query.region(records)
+        task += first.source.decoding_bytes(region) + 8 * math.prod(region)
+        task += first.source.label_bytes(records) + first.query.summing_bytes(records)
     bitmaps = (FAN_IN + 1) * -(-ids.length // 8)
     return CANDIDATE_BYTES * at_once + plan.threads * task + bitmaps
 

@@ -23,7 +23,7 @@ def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
         InvalidSensitivity: A key is missing, or does not go with ids or the query.
     """
     if unit.ids is None:
-        for key in ("missing_ids", "name"):
+        for key in ("missing_ids", "name", "max_cells"):
             if getattr(unit, key) is not None:
                 raise InvalidSensitivity(
                     f"privacy_unit.{key} is about people whom ids tell apart; name the array of"
@@ -45,7 +45,17 @@ def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
             "privacy_unit.per says that a unit has one index, and a person whom ids tell may have"
             " records at many; drop one of them"
         )
-    if "max_contributions" not in unit.model_fields_set:
+    distinct = unit.max_cells is not None
+    if distinct and query != "histogram":
+        raise InvalidSensitivity(
+            f"privacy_unit.max_cells is about the cells of a histogram; for query {query} give"
+            " privacy_unit.max_contributions"
+        )
+    if distinct and "max_contributions" in unit.model_fields_set:
+        raise InvalidSensitivity(
+            "privacy_unit.max_cells and max_contributions are both there; give one of them"
+        )
+    if not distinct and "max_contributions" not in unit.model_fields_set:
         raise InvalidSensitivity(
             "privacy_unit.ids keeps at most max_contributions records of a person, and leaves the"
             " others out; give privacy_unit.max_contributions"
@@ -56,4 +66,9 @@ def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
             " privacy_unit.ids that of the kept ones is private; use privacy_unit.adjacency:"
             " add-remove-one"
         )
-    return People(ids=unit.ids, name=unit.name or unit.ids, missing=unit.missing_ids or "drop")
+    return People(
+        ids=unit.ids,
+        name=unit.name or unit.ids,
+        missing=unit.missing_ids or "drop",
+        distinct=distinct,
+    )

@@ -48,6 +48,7 @@ def recorded_answer(component: Component, steps: int = 1) -> RecordedAnswer:
         record_axis=query.units_axis,
         contributions=query.max_contributions,
         enforced=query.people is not None,
+        distinct=query.people is not None and query.people.distinct,
         steps=steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=part.noise, grid=part.privatizer.to_dict())

@@ -86,6 +86,7 @@ def _people_text(query: Query, people: People, names: tuple[str, ...] | None) ->
     """Return whom a release protects where ids tell people apart."""
     axis, most = query.units_axis or 0, query.max_contributions
     record = "record" if names is None else names[axis]
+    record = "cell" if people.distinct else record
     values = query.values_per_record
     kept = f"at most {most:,} {record}{'s' * (most != 1)} each, others left out at random"
     missing = "each a unit of its own" if people.missing == "own" else "left out"

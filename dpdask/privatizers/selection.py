@@ -24,11 +24,13 @@ class Candidates:
         digests: The digest of each one's person, a row of two words.
         priorities: Their random priorities.
         indices: Which records they are.
+        cells: The cell of a histogram of each; None where it does not matter.
     """
 
     digests: Words
     priorities: Words
     indices: Integers
+    cells: Integers | None = None
 
     def __repr__(self) -> str:
         return "<Candidates>"
@@ -36,32 +38,48 @@ class Candidates:
     @property
     def nbytes(self) -> int:
         """The bytes that they take."""
-        return self.digests.nbytes + self.priorities.nbytes + self.indices.nbytes
+        cells = 0 if self.cells is None else self.cells.nbytes
+        return self.digests.nbytes + self.priorities.nbytes + self.indices.nbytes + cells
 
     def where(self, chosen: Array) -> Candidates:
         """Return some of them, by a mask or by positions."""
-        return Candidates(self.digests[chosen], self.priorities[chosen], self.indices[chosen])
+        cells = None if self.cells is None else self.cells[chosen]
+        return Candidates(
+            self.digests[chosen], self.priorities[chosen], self.indices[chosen], cells
+        )
 
     @classmethod
     def together(cls, *parts: Candidates) -> Candidates:
         """Return the records of all parts."""
+        cells = [part.cells for part in parts if part.cells is not None]
         return cls(
             np.concatenate([part.digests for part in parts]),
             np.concatenate([part.priorities for part in parts]),
             np.concatenate([part.indices for part in parts]),
+            np.concatenate(cells) if cells else None,
         )
 
 
 def smallest_of_each(candidates: Candidates, count: int) -> Candidates:
     """Return of every person the ``count`` records of the smallest priorities.
 
-    Of equal priorities, which are as good as impossible, the earlier record comes first.
+    Where cells matter, a person's record of the smallest priority stands for its cell. Of equal
+    priorities, which are as good as impossible, the earlier record comes first.
     """
-    high, low = candidates.digests[:, 0], candidates.digests[:, 1]
-    order = np.lexsort((candidates.indices, candidates.priorities, low, high))
-    high, low = high[order], low[order]
-    begins = np.ones(order.size, bool)
-    begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    if candidates.cells is not None:
+        candidates = candidates.where(_first_of_each(candidates, (candidates.cells,), 1))
+    return candidates.where(_first_of_each(candidates, (), count))
+
+
+def _first_of_each(candidates: Candidates, within: tuple[Integers, ...], count: int) -> Integers:
+    """Return the positions of the smallest priorities of every person, in each of some cells."""
+    keys = (*within, candidates.digests[:, 1], candidates.digests[:, 0])
+    order = np.lexsort((candidates.indices, candidates.priorities, *keys))
+    begins = np.zeros(order.size, bool)
+    begins[:1] = True
+    for key in keys:
+        begins[1:] |= key[order[1:]] != key[order[:-1]]
     positions = np.arange(order.size)
     starts = np.maximum.accumulate(np.where(begins, positions, 0))
-    return candidates.where(order[positions - starts < count])
+    first: Integers = order[positions - starts < count]
+    return first

@@ -95,12 +95,17 @@ class Histogram(SummedQuery):
         factors: Floats | None,
     ) -> Integers:
         """Return the counts of some records in all cells."""
+        cells = self.cells(source, records)
+        return count_cells(cells, math.prod(self.answer_shape)).reshape(self.answer_shape)
+
+    def cells(self, source: Reader, records: slice) -> Integers:
+        """Return the cell of every record, -1 for none."""
         cells = first_codes(source, records)
         columns = self._columns(source, records) if self.columns else np.empty((cells.size, 0))
         some = _Records(source, records, columns, min(self.columns, default=0))
         for axis in self.axes:
             axis.place(some, cells)
-        return count_cells(cells, math.prod(self.answer_shape)).reshape(self.answer_shape)
+        return cells
 
     def region(self, records: int) -> Shape:
         """Return the counted columns and those between them."""
@@ -172,10 +177,13 @@ class HistogramRules(QueryRules):
         return super().covers(sensitivity, answer) and follows
 
     def least_radius(self, answer: RecordedAnswer) -> float:
-        """k records enter or leave, or move from one bin to another."""
+        """k records enter or leave, or move from one bin to another: one bin, or k of them."""
         if answer.bound["kind"] != "count":
             raise answer.mismatch()
-        return answer.contributions * (1 if answer.private_count else math.sqrt(2))
+        k = answer.contributions
+        return (math.sqrt(k) if answer.distinct else k) * (
+            1 if answer.private_count else math.sqrt(2)
+        )
 
     def least_l1(self, answer: RecordedAnswer) -> float:
         """k counts change by one, or 2 k where records move from one bin to another."""

@@ -20,11 +20,13 @@ class People:
         ids: The name of the array of ids, one per record.
         name: What one of them is called.
         missing: Whether a record without an id is a unit of its own, or left out.
+        distinct: Whether the records that are kept lie in different cells of a histogram.
     """
 
     ids: str
     name: str
     missing: Literal["own", "drop"]
+    distinct: bool = False
 
     def to_dict(self) -> Json:
         """Return what a card records of them."""
@@ -33,7 +35,7 @@ class People:
             "ids": self.ids,
             "missing_ids": self.missing,
             "enforced": True,
-            "by": "random subset",
+            "by": "distinct cells" if self.distinct else "random subset",
         }
 
 

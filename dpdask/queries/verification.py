@@ -60,6 +60,7 @@ class RecordedAnswer:
         steps: How many slices of the answer compose.
         parts: Further noisy sums that one privacy unit changes together with the answer.
         enforced: Whether ids enforce the contributions of a privacy unit.
+        distinct: Whether all records of a privacy unit that count are in different cells.
     """
 
     noise: Noise
@@ -72,6 +73,7 @@ class RecordedAnswer:
     steps: int = 1
     parts: tuple[RecordedPart, ...] = ()
     enforced: bool = False
+    distinct: bool = False
 
     @property
     def name(self) -> str:

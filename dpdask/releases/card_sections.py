@@ -94,7 +94,10 @@ class People(CardSection):
         description="a record without an id is a unit of its own, or left out"
     )
     enforced: Literal[True]
-    by: Literal["random subset"]
+    by: Literal["random subset", "distinct cells"] = Field(
+        description="records were kept at random; those of a histogram in different cells, where it"
+        " says so"
+    )
 
 
 class Unit(CardSection):

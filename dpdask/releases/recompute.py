@@ -87,6 +87,7 @@ def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
         record_axis=unit.record_axis,
         contributions=unit.max_contributions,
         enforced=unit.people is not None,
+        distinct=unit.people is not None and unit.people.by == "distinct cells",
         steps=card.composition.steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
@@ -179,6 +180,9 @@ def _check_unit(card: ReleaseCard) -> None:
             "the card says of another bound that it was enforced, or where it comes from"
         )
     _check_bound(unit.bound)
+    cells = unit.people is not None and unit.people.by == "distinct cells"
+    if cells and card.query["name"] != "histogram":
+        raise VerificationFailed("the card counts cells of a query that has none")
     if unit.max_contributions < 1 or unit.contributions != _contributions(unit):
         raise VerificationFailed("the card's records per privacy unit contradict each other")
     per = unit.per

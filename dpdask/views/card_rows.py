@@ -93,7 +93,9 @@ def _protected(unit: Unit) -> str:
     if "norm" in unit.bound:
         text += f" {unit.bound['norm']:g}"
     if unit.max_contributions > 1 or unit.people is not None:
-        text += f", at most {unit.max_contributions} records each ({unit.contributions})"
+        cells = unit.people is not None and unit.people.by == "distinct cells"
+        what = "cells" if cells else "records"
+        text += f", at most {unit.max_contributions} {what} each ({unit.contributions})"
     if unit.per is None:
         return text
     if unit.per.axis != unit.record_axis:

@@ -47,6 +47,10 @@ QUERIES: dict[str, dict[str, Any]] = {
         "query": {"name": "histogram", "edges": [[-9, 0, 9], [-9, 0, 9], [-9, 9]]},
         "privacy_unit": {},
     },
+    "histogram of distinct cells": {
+        "query": {"name": "histogram", "edges": [[-9, 0, 9], [-9, 0, 9], [-9, 9]], "by": BY},
+        "privacy_unit": {"max_cells": 3},
+    },
     "second moment": {"query": "second-moment", "privacy_unit": {"l2_clip_norm": 1.0}},
     "covariance": {
         "query": {"name": "covariance", "center": "private"},
@@ -69,7 +73,9 @@ def answer(
     for label, content in {"who": ids, "group": groups}.items():
         group.create_array(label, data=content, chunks=(5,), overwrite=True)
     case = QUERIES[name]
-    unit = {"record_dim": 0, "ids": "who", "max_contributions": 3, "adjacency": adjacency}
+    unit = {"record_dim": 0, "ids": "who", "adjacency": adjacency}
+    if "max_cells" not in case["privacy_unit"]:
+        unit["max_contributions"] = 3
     spec = space.spec(
         query=case["query"],
         privacy_unit={**unit, **case["privacy_unit"]},
@@ -90,6 +96,8 @@ def largest_move(
         groups = rng.choice(GROUPS, RECORDS)
         person = ids == ids[0]
         values[person], groups[person] = 9.0, 1  # all of one person's at one end
+        if name == "histogram of distinct cells":  # in as many as it may
+            groups[person] = np.resize(GROUPS, person.sum())
         before, radius = answer(space, name, adjacency, values, ids, groups)
         if adjacency == "add-remove-one":
             there = np.flatnonzero(~person)
@@ -98,7 +106,7 @@ def largest_move(
         else:
             other, groups_after = values.copy(), groups.copy()
             other[person] = -9.0
-            groups_after[person] = 2
+            groups_after[person] = 2 if name != "histogram of distinct cells" else groups[person]
             ids_after = np.where(person, 10**6, ids)
             apart, _ = answer(space, name, adjacency, other, ids_after, groups_after)
             largest = max(largest, float(np.linalg.norm(before - apart)) / radius)

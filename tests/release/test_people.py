@@ -159,6 +159,36 @@ def test_missing_ids(space: Workspace, missing: str, kind: str) -> None:
     assert counts_by_id(selected[~absent], numbers[~absent]) == {1: 2, 2: 2}
 
 
+def test_a_person_is_counted_once_in_each_of_so_many_cells(space: Workspace) -> None:
+    ids = some_ids()
+    values = np.random.default_rng(4).integers(0, 9, 300).astype(float)
+    store(space, values, ids)
+    unit = {"record_dim": 0, "ids": "who", "max_cells": 3, "adjacency": "add-remove-one"}
+    query = {"name": "histogram", "edges": [list(range(7))]}  # those of 7 and 8 are in no cell
+    changes: dict[str, Any] = {"query": query, "privacy_unit": unit}
+    selected = kept(space, **changes)
+    for compute in ({"cluster": "inline", "task_size": 2000}, {"cluster": "inline"}):
+        assert np.array_equal(kept(space, **changes, compute=compute), selected)
+    cells = np.minimum(values, 5)  # the last bin is closed
+    for who in np.unique(ids):
+        mine = (ids == who) & (values <= 6)
+        chosen = cells[selected & (ids == who)]
+        assert len(set(chosen)) == len(chosen) == min(3, len(set(cells[mine])))
+    assert not selected[values > 6].any()
+    space.release(**changes)
+    url = str(space.folder / "out.zarr")
+    card = read_card(url)
+    assert card.sensitivity.l2 == pytest.approx(np.sqrt(3))
+    verify_release(url, ledger=space.ledger)
+
+    def forge(document: dict[str, Any]) -> None:
+        document["privacy_unit"]["people"]["by"] = "random subset"
+
+    rewrite_card(space.folder / "out.zarr", forge)
+    with pytest.raises(VerificationFailed, match="smaller than what its bound"):
+        verify_release(url)
+
+
 def test_released_sums_are_those_of_kept_records(space: Workspace) -> None:
     rng = np.random.default_rng(1)
     values, ids = rng.uniform(-1, 1, (300, 2)), some_ids()
@@ -212,6 +242,7 @@ def test_card_plan_and_ledger_name_the_unit(space: Workspace) -> None:
         ("people", None),
         ("people.enforced", False),
         ("people.by", "luck"),
+        ("people.by", "distinct cells"),
     ],
 )
 def test_tampered_cards_are_refused(space: Workspace, place: str, value: Any) -> None:
@@ -291,6 +322,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ids": None, "name": "plane"}, "privacy_unit.name is about people"),
     ({"ids": None, "missing_ids": "own"}, "privacy_unit.missing_ids is about people"),
     ({"max_contributions": 0}, "max_contributions"),
+    ({"max_cells": 3}, "is about the cells of a histogram"),
+    ({"ids": None, "max_cells": 3}, "privacy_unit.max_cells is about people"),
     ({"missing_ids": "refuse"}, "missing_ids"),
 ]
 
