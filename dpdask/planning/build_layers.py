@@ -151,7 +151,7 @@ def _build_denoised(section: sections.DenoisedSection, inputs: LayerInputs) -> D
     entries = math.prod(inputs.layout.shape)
     if entries < LEAST_ENTRIES or inputs.query.noise_varies:
         why = (
-            "the noise of this result differs with released counts"
+            "the noise of this result is stated entry by entry"
             if inputs.query.noise_varies
             else f"a result of {entries} entries gains nothing"
         )
@@ -207,7 +207,7 @@ def _check_spectral(name: str, inputs: LayerInputs) -> None:
     if not inputs.query.symmetric:
         raise InvalidSpec(
             f"publish.layers: {name} is computed from a covariance or second moment, not from query"
-            f" {inputs.query.name}; drop it, or release one of them"
+            f" {inputs.query.spec_name}; drop it, or release one of them"
         )
     features = inputs.layout.shape[0]
     if features > MOST_SPECTRAL_FEATURES:

@@ -55,7 +55,7 @@ def check_records(query: Query) -> None:
     if not empty or (private and query.summed and empty == [query.units_axis]):
         return
     raise StoreError(
-        f"the source has no entries along axis {empty[0]}, so query {query.name} under"
+        f"the source has no entries along axis {empty[0]}, so query {query.spec_name} under"
         f" {query.sensitivity.adjacency} has no answer; wait for records, or count or sum them"
         " under add-remove-one"
     )
@@ -67,7 +67,7 @@ def check_missing(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
     if missing == "count" and not isinstance(query, CountedSum):
         raise InvalidSpec(
             f"privacy_unit.missing: count counts present entries beside sums and means; query"
-            f" {query.name} takes missing: center"
+            f" {query.spec_name} takes missing: center"
         )
     bounded = query.summed and query.bound is not None
     if missing is None and bounded and source.may_miss_values:

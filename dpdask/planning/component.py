@@ -36,6 +36,8 @@ __all__ = [
     "with_layers",
 ]
 
+_NOT_FOR_PARTS = ("laplace", "directional")  # what they would advise, ranges, changes nothing
+
 
 def make_component(
     name: str,
@@ -57,6 +59,8 @@ def make_component(
         composition: How many steps the answer holds, and who takes part in each.
         write_chunk: The chunk in which the answer is written.
     """
+    if query.arrays_beside and section.name in _NOT_FOR_PARTS:
+        raise _parts_need_gaussian(query)
     steps = composition.steps
     shape = query.answer_shape if steps == 1 else query.answer_shape[1:] or (1,)
     composed = steps_of(composition, query.max_contributions)
@@ -82,6 +86,13 @@ def make_component(
         guarantee = dataclasses.replace(calibrated.guarantee, verified=verified)
         return dataclasses.replace(component, guarantee=guarantee)
     return component
+
+
+def _parts_need_gaussian(query: Query) -> InvalidMechanism:
+    return InvalidMechanism(
+        f"query {query.spec_name} is computed from noisy parts here (counts, a mean, distances from"
+        " a centre), which take i.i.d. Gaussian noise; use mechanism: analytic-gaussian"
+    )
 
 
 def _on_grid(
@@ -118,10 +129,7 @@ def _joint_component(
     Guarantee: the verified mu of all parts together is at most the calibrated one.
     """
     if not isinstance(calibrated.noise, IidNoise):
-        raise InvalidMechanism(
-            f"query {query.name} releases several noisy sums together, which take i.i.d. Gaussian"
-            " noise; use mechanism: analytic-gaussian"
-        )
+        raise _parts_need_gaussian(query)
     mu = known_mu(calibrated.quantities.get("mu"))
     sigma = calibrated.noise.sigma
     while True:

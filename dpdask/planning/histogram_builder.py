@@ -92,7 +92,7 @@ def _axes(section: HistogramSection, shape: Shape, record_axis: int) -> tuple[Co
         available = 1 if len(shape) == 1 else shape[1 - record_axis]
         columns = _columns(section, len(section.edges), available=available)
         axes += [
-            ColumnBins(column, _edges(edges))
+            ColumnBins(column, _edges(edges, f"column {column}"))
             for column, edges in zip(columns, section.edges, strict=True)
         ]
     names = [name for each in axes for name in each.labels]
@@ -112,7 +112,7 @@ def _axes(section: HistogramSection, shape: Shape, record_axis: int) -> tuple[Co
 
 def _array_axis(name: str, content: list[float] | Bins | CategoriesSection) -> CountedAxis:
     if not isinstance(content, CategoriesSection):
-        return ArrayBins(name, _edges(content))
+        return ArrayBins(name, _edges(content, repr(name)))
     values = tuple(content.values)
     key = f"query.edges: {name!r}"
     if len(set(values)) != len(values):
@@ -141,7 +141,7 @@ def _columns(section: HistogramSection, count: int, *, available: int) -> tuple[
     return columns
 
 
-def _edges(edges: list[float] | Bins) -> tuple[float, ...]:
+def _edges(edges: list[float] | Bins, counted: str) -> tuple[float, ...]:
     bins = edges.bins if isinstance(edges, Bins) else len(edges) - 1
     if bins > _MOST_BINS:
         raise InvalidSpec(
@@ -152,8 +152,8 @@ def _edges(edges: list[float] | Bins) -> tuple[float, ...]:
     increasing = all(left < right for left, right in itertools.pairwise(row))
     if len(row) < 2 or not finite or not increasing:
         raise InvalidSpec(
-            "query.edges: a list of edges is not finite and increasing, with at least two edges;"
-            " correct it"
+            f"query.edges: those of {counted} are not two or more finite numbers, each larger than"
+            " the one before; correct them"
         )
     return row
 

@@ -77,6 +77,12 @@ def _around(section: CovarianceSection, inputs: QueryInputs) -> QueryInputs:
             "query.center and privacy_unit.center are both there; give one: query.center for"
             " moments around a public point, privacy_unit.center with center: private"
         )
+    _, features = table_of(inputs)
+    if isinstance(center, list) and len(center) != features:
+        raise InvalidSensitivity(
+            f"query.center: {len(center)} numbers do not fit {features} features; give one number,"
+            " or one per feature"
+        )
     changes: dict[str, object] = {"center": center}
     if isinstance(center, list) and unit.ranges is not None and len(unit.ranges) == 1:
         changes["ranges"] = unit.ranges * len(center)

@@ -109,6 +109,11 @@ class Query(abc.ABC):
     people: People | None = None
 
     @property
+    def spec_name(self) -> str:
+        """The query as a spec names it; one name there may lead to several queries."""
+        return self.name
+
+    @property
     def units_axis(self) -> int | None:
         """The axis of the source along which the protected records lie; None where it has none."""
         return None if self.bound is None else self.bound.record_axis

@@ -52,6 +52,11 @@ class CountedSum(Sum):
     groups: Groups | None = None
 
     @property
+    def spec_name(self) -> str:
+        """A sum, whatever is released with it."""
+        return "sum"
+
+    @property
     def record_shape(self) -> Shape:
         """The shape of one record."""
         return tuple(n for axis, n in enumerate(self.source_shape) if axis != self.record_axis)
@@ -270,6 +275,11 @@ class CountedMean(CountedSum):
     """The mean of records whose number is private, or of which entries are missing."""
 
     name: ClassVar[str] = "counted-mean"
+
+    @property
+    def spec_name(self) -> str:
+        """A mean, whatever is released with it."""
+        return "mean"
 
     @property
     def divided_by_count(self) -> bool:

@@ -74,6 +74,11 @@ class JointCovariance(Covariance):
     count_scale: float | None
 
     @property
+    def spec_name(self) -> str:
+        """A covariance, whatever is released with it."""
+        return "covariance"
+
+    @property
     def whole(self) -> bool:
         """All features at once, since every entry depends on two means."""
         return self.sum_scale is not None

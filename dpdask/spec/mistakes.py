@@ -42,7 +42,10 @@ def describe_mistake(error: ValidationError, model: type[BaseModel], content: ob
         return f"{key} is missing; add it{others}"
     if problem["type"] == UNKNOWN_NAME:
         return f"{key}.name is {problem['msg']}{others}"
-    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "model_type":
+        known = ", ".join(sorted(_known_keys(place, model, content)))
+        return f"{key} is not a mapping; write {{key: value}}, of the keys {known}{others}"
+    message = problem["msg"].removeprefix("Value error, ").replace(" after validation", "")
     return f"{key}: {message[0].lower()}{message[1:]}{others}"
 
 
@@ -84,7 +87,7 @@ def _section_of(field: FieldInfo, content: object) -> type[BaseModel] | None:
     for metadata in field.metadata:
         if isinstance(metadata, SectionRegistry):
             return metadata.section_of(content)
-    sections = _models_in(field.annotation)
+    sections = list(dict.fromkeys(_models_in(field.annotation)))
     return sections[0] if len(sections) == 1 else None
 
 

@@ -320,8 +320,8 @@ def _check_one_per_record(
 ) -> None:
     if array.ndim != 1 or length not in (None, array.shape[0]):
         raise StoreError(
-            f"{key}: {path!r} is not a valid array of labels, which has one axis and as many"
-            " entries as the source has records; choose another"
+            f"{key}: {path!r} is not a valid array of one entry per record, which has one axis"
+            " and as many entries as the source has records; choose another"
         )
     names = dimension_names(array)
     if dimension is not None and names is not None and names != (dimension,):

@@ -50,7 +50,7 @@ def _known_arrays(storage: Storage) -> str:
     if not names:
         return "; check source.url and source.array"
     more = ", ..." if len(names) > 6 else ""
-    return f"; its arrays are {', '.join(names[:6])}{more}: give one as source.array"
+    return f"; its arrays are {', '.join(names[:6])}{more}; name one of those"
 
 
 def arrays_beside(storage: Storage, path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpdask.types import Json
-from dpdask.views.rows import Row, shape_text, verdict
+from dpdask.views.rows import Row, query_name, query_text, shape_text, verdict
 
 if TYPE_CHECKING:  # describing a mechanism needs no release
     from dpdask.releases.card import ReleaseCard
@@ -47,7 +47,7 @@ def _answer_rows(card: ReleaseCard) -> list[Row]:
     released = card.released
     return [
         Row("array", f"{released.array}: {shape_text(released.shape)} {released.dtype}"),
-        Row("query", card.query["name"]),
+        Row("query", query_text(card.query)),
         Row("protects", _protected(card.privacy_unit)),
         *clamping_rows(card.privacy_unit.bound),
         *_composition_rows(card.composition),
@@ -60,7 +60,7 @@ def _answer_rows(card: ReleaseCard) -> list[Row]:
 def _variable_rows(card: ReleaseCard) -> list[Row]:
     """Return one row for each of several variables, and what they share."""
     variables = card.each_variable()
-    rows = [Row("query", card.query["name"])]
+    rows = [Row("query", query_name(card.query))]
     for own in variables:
         released = own.released
         text = (

@@ -8,7 +8,7 @@ from dpdask.figures import number_text
 from dpdask.types import Json
 from dpdask.views.accuracy_rows import accuracy_rows
 from dpdask.views.card_rows import clamping_rows
-from dpdask.views.rows import Row, shape_text, size_text, verdict
+from dpdask.views.rows import Row, query_text, shape_text, size_text, verdict
 
 __all__ = ["plan_rows", "public_plan_rows"]
 
@@ -76,7 +76,7 @@ def _source_rows(variable: Json) -> list[Row]:
 
 def _answer_rows(variable: Json) -> list[Row]:
     return [
-        Row("query", variable["query"]["name"]),
+        Row("query", query_text(variable["query"])),
         *_optional("groups", variable["groups"]),
         *_optional("centre", variable["center"]),
         Row("output", _array(variable["output"])),

@@ -6,7 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Emphasis", "Record", "Row", "shape_text", "size_text", "verdict"]
+from dpdask.types import Json
+
+__all__ = [
+    "Emphasis",
+    "Record",
+    "Row",
+    "query_name",
+    "query_text",
+    "shape_text",
+    "size_text",
+    "verdict",
+]
+
+_NAMES_IN_SPECS = {
+    "counted-sum": "sum",
+    "counted-mean": "mean",
+    "joint-covariance": "covariance",
+}
 
 
 class Emphasis(StrEnum):
@@ -35,6 +52,21 @@ def verdict(certified: bool) -> Row:
     if certified:
         return Row("certified", "yes", Emphasis.GOOD)
     return Row("certified", "NO", Emphasis.BAD)
+
+
+def query_name(query: Json) -> str:
+    """Return the name of a query as specs write it; ``query`` is that of a plan or a card."""
+    name = str(query["name"])
+    return _NAMES_IN_SPECS.get(name, name)
+
+
+def query_text(query: Json) -> str:
+    """Return a query with what is released beside it, such as ``mean, with counts``."""
+    beside = ["the mean"] if query.get("center") == "private" else []
+    if query.get("counts", "none") != "none":
+        several = query["counts"] == "entries" or "groups" in query
+        beside.append("counts" if several else "the count")
+    return ", with ".join([query_name(query), *filter(None, [" and ".join(beside)])])
 
 
 def shape_text(sizes: Sequence[int]) -> str:

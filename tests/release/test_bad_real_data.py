@@ -53,6 +53,18 @@ def beside(name: str, **change: Any) -> dict[str, Any]:
 
 IDENTITY = {"query": "identity", "privacy_unit": {"record_dim": "person", "ranges": [0, 10]}}
 MEAN = {"query": "mean", "privacy_unit": UNIT}
+COVARIANCE = {"query": "covariance", "privacy_unit": {**UNIT, "missing": "center"}}
+
+
+def around(center: list[float]) -> dict[str, Any]:
+    return {**COVARIANCE, "query": {"name": "covariance", "center": center}}
+
+
+def counts(**edges: list[float]) -> dict[str, Any]:
+    query = {"name": "histogram", "edges": edges}
+    return {"query": query, "privacy_unit": {"record_dim": "person"}}
+
+
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (mean_by("region", [1, 2]), "1 is not a valid group of text; quote it"),
     (mean_by("age", ["old"]), "'old' is not a valid group of numbers; write those"),
@@ -70,6 +82,19 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**MEAN, "privacy_unit": {**UNIT, "missing": "drop"}}, "should be 'center' or 'count'"),
     ({**IDENTITY, "privacy_unit": UNIT}, "query identity takes missing: center"),
     ({**MEAN, "privacy_unit": {**UNIT, "record_dim": "people"}}, "choose one of person, item"),
+    ({**COVARIANCE, "privacy_unit": UNIT}, "query covariance takes missing: center"),
+    (around([1, 2, 3]), "query.center: 3 numbers do not fit 2 features; give one number, or one"),
+    ({**COVARIANCE, "mechanism": "laplace"}, "query covariance is computed from noisy parts here"),
+    ({**MEAN, "mechanism": "laplace"}, "query mean is computed from noisy parts here"),
+    ({**MEAN, "mechanism": "directional"}, "use mechanism: analytic-gaussian"),
+    (
+        {**MEAN, "query": {"name": "mean", "by": "age"}},
+        "write {key: value}, of the keys array, gro",
+    ),
+    ({**MEAN, "publish": {"layers": ["pca"]}}, "not from query mean; drop it"),
+    (counts(age=[0, 2, 1]), "those of 'age' are not two or more finite numbers, each larger"),
+    (counts(weight=[0, 1]), "'weight' is not a valid array of one entry per record, which has"),
+    ({"source": {"url": "source.zarr", "array": "y"}}, "age, born, id, person, region, weight, "),
     ({"output": {"url": "out.zarr", "array": "2 m é"}}, "'2 m é' is not a valid name; use letters"),
 ]
 

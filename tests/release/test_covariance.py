@@ -290,7 +290,7 @@ def test_mechanisms_with_correlated_noise_go_with_a_public_centre(space: Workspa
     query = {"name": "covariance", "center": 2.0}
     space.release(query=query, mechanism=mechanism)
     _opened(space)
-    with pytest.raises(InvalidMechanism, match="several noisy sums together"):
+    with pytest.raises(InvalidMechanism, match="computed from noisy parts here"):
         space.release(
             query="covariance", mechanism=mechanism, output={"url": f"{space.folder}/other.zarr"}
         )

@@ -271,7 +271,7 @@ def test_a_window_of_records_is_counted(space: Workspace, flights: Path, table: 
 WRONG: list[tuple[dict[str, Any], type[DpdaskError], str]] = [
     ({"edges": {"delay": DELAYS}}, StoreError, "'delay' .* holds .*dep_delay.*origin"),
     ({"edges": {"distance": [0, 1], "delay": DELAYS}}, StoreError, "'delay' .* holds .*dep_delay"),
-    ({"edges": {"pair": [0, 1]}}, StoreError, "'pair' is not a valid array of labels"),
+    ({"edges": {"pair": [0, 1]}}, StoreError, "'pair' is not a valid array of one entry"),
     ({"edges": {"distance": [0, 1], "pair": [0, 1]}}, StoreError, "one axis"),
     ({"edges": {"distance": [0, 1], "short": [0, 1]}}, StoreError, "as many entries"),
     ({"edges": {"distance": [0, 1], "along": [0, 1]}}, StoreError, "lies along 'other_flight'"),

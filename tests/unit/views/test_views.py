@@ -31,7 +31,15 @@ from dpdask.views.markdown import (
 )
 from dpdask.views.mechanism_rows import calibration_rows, comparison_notes, comparison_rows
 from dpdask.views.plan_rows import plan_rows, public_plan_rows
-from dpdask.views.rows import Emphasis, Record, Row, shape_text, size_text, verdict
+from dpdask.views.rows import (
+    Emphasis,
+    Record,
+    Row,
+    query_text,
+    shape_text,
+    size_text,
+    verdict,
+)
 from tests.conftest import ball
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -272,3 +280,29 @@ def test_sizes_have_decimal_prefixes(count: float, text: str) -> None:
 
 def test_shapes_are_products() -> None:
     assert shape_text((3, 4)) == "3 x 4"
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"name": "mean"}, "mean"),
+        ({"name": "counted-mean", "counts": "none"}, "mean"),
+        ({"name": "counted-mean", "counts": "entries"}, "mean, with counts"),
+        ({"name": "counted-mean", "counts": "records"}, "mean, with the count"),
+        ({"name": "counted-sum", "counts": "records", "groups": []}, "sum, with counts"),
+        (
+            {"name": "joint-covariance", "center": "private", "counts": "none"},
+            "covariance, with the mean",
+        ),
+        (
+            {"name": "joint-covariance", "center": "private", "counts": "records"},
+            "covariance, with the mean and the count",
+        ),
+        (
+            {"name": "joint-covariance", "center": "public", "counts": "records"},
+            "covariance, with the count",
+        ),
+    ],
+)
+def test_queries_are_called_as_in_specs(query: dict[str, Any], text: str) -> None:
+    assert query_text(query) == text
