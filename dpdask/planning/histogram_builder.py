@@ -152,8 +152,8 @@ def _edges(edges: list[float] | Bins, counted: str) -> tuple[float, ...]:
     increasing = all(left < right for left, right in itertools.pairwise(row))
     if len(row) < 2 or not finite or not increasing:
         raise InvalidSpec(
-            f"query.edges: those of {counted} are not two or more finite numbers, each larger than"
-            " the one before; correct them"
+            f"query.edges: those of {counted} are not at least two edges, finite and increasing;"
+            " correct them"
         )
     return row
 

@@ -60,11 +60,6 @@ def around(center: list[float]) -> dict[str, Any]:
     return {**COVARIANCE, "query": {"name": "covariance", "center": center}}
 
 
-def counts(**edges: list[float]) -> dict[str, Any]:
-    query = {"name": "histogram", "edges": edges}
-    return {"query": query, "privacy_unit": {"record_dim": "person"}}
-
-
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     (mean_by("region", [1, 2]), "1 is not a valid group of text; quote it"),
     (mean_by("age", ["old"]), "'old' is not a valid group of numbers; write those"),
@@ -92,9 +87,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "write {key: value}, of the keys array, gro",
     ),
     ({**MEAN, "publish": {"layers": ["pca"]}}, "not from query mean; drop it"),
-    (counts(age=[0, 2, 1]), "those of 'age' are not two or more finite numbers, each larger"),
-    (counts(weight=[0, 1]), "'weight' is not a valid array of one entry per record, which has"),
-    ({"source": {"url": "source.zarr", "array": "y"}}, "age, born, id, person, region, weight, "),
     ({"output": {"url": "out.zarr", "array": "2 m é"}}, "'2 m é' is not a valid name; use letters"),
 ]
 

@@ -90,7 +90,7 @@ def test_it_is_published_beside_the_result(space: Workspace, changes: dict[str, 
         ({"query": "second-moment"}, "same Gaussian noise"),
         ({"query": "mean", "privacy_unit": RANGES, "mechanism": "laplace"}, "same Gaussian noise"),
         ({"privacy_unit": RANGES, "mechanism": "directional"}, "same Gaussian noise"),
-        ({"query": "mean", "privacy_unit": {**RANGES, "missing": "count"}}, "released counts"),
+        ({"query": "mean", "privacy_unit": {**RANGES, "missing": "count"}}, "entry by entry"),
         (
             {
                 "query": {"name": "histogram", "edges": [[-1, 0, 1]], "columns": [0]},

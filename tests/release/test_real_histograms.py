@@ -285,7 +285,7 @@ WRONG: list[tuple[dict[str, Any], type[DpdaskError], str]] = [
     ({"edges": {"month": {"values": []}}}, InvalidSpec, "at least 1 item"),
     ({"edges": {"month": {"values": [1, 2, 1]}}}, InvalidSpec, "category twice"),
     ({"edges": {"month": {"values": [1, "2"]}}}, InvalidSpec, "text and numbers"),
-    ({"edges": {"month": []}}, InvalidSpec, "at least two edges"),
+    ({"edges": {"month": []}}, InvalidSpec, "those of 'month' are not at least two edges"),
     ({"edges": {"month": [3, 2]}}, InvalidSpec, "increasing"),
     ({"edges": {}}, InvalidSpec, "at least 1 item"),
     ({"edges": {"../flights.zarr/month": [0, 1]}}, InvalidSpec, "without a path"),
