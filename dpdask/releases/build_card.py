@@ -255,7 +255,8 @@ def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[s
     if query.sensitivity.adjacency == "replace-one" and query.name != "precomputed":
         shown.append("the number of records")
         if query.people is not None:
-            shown.append(f"how many records one {query.people.name} has, and where they lie")
+            name = query.people.name
+            shown.append(f"how many records one {name} has, where they lie, and which have no id")
     declared = plan.spec.publish.attributes
     copied = declared if isinstance(declared, list) else []
     named = [*copied, *plan.spec.publish.coordinates]

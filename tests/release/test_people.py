@@ -15,12 +15,15 @@ import xarray as xr
 import zarr
 
 from dpdask.errors import DpdaskError, LedgerError, VerificationFailed
+from dpdask.execution import InlineExecutor, select_records, selection
+from dpdask.keystream import ReleaseKey
 from dpdask.planning import make_plan
 from dpdask.planning.partition import SelectionRounds
 from dpdask.releases.api import resume
 from dpdask.releases.read import read_card
 from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
+from dpdask.storage.unit_ids import id_digests
 from dpdask.views.card_rows import card_rows
 from dpdask.views.plan_rows import plan_rows
 from tests.recovery.test_crashes import killed_at
@@ -197,6 +200,28 @@ def test_released_sums_are_those_of_kept_records(space: Workspace) -> None:
     selected = kept(space, privacy={"epsilon": 1e5, "delta": 1e-5})
     assert out == pytest.approx(values[selected].sum(axis=0), abs=0.1)
     assert np.abs(out - values.sum(axis=0)).max() > 1
+
+
+def test_several_variables_keep_the_same_records(space: Workspace) -> None:
+    rng = np.random.default_rng(1)
+    x, y, ids = rng.uniform(-1, 1, (300, 2)), rng.uniform(-1, 1, (300, 2)), some_ids()
+    store(space, x, ids)
+    zarr.open_group(space.folder / "source.zarr", mode="a").create_array(
+        "y", data=y, chunks=(50, 1)
+    )
+    url = str(space.folder / "source.zarr")
+    changes: dict[str, Any] = {
+        "source": {"url": url, "arrays": {"x": {}, "y": {}}},
+        "query": "mean",
+        "privacy_unit": UNIT,
+        "privacy": {"epsilon": 200.0, "delta": 1e-5},
+    }
+    arrays = space.staged_arrays(**changes)
+    selected = kept(space, privacy=changes["privacy"])
+    assert arrays["x"] == pytest.approx(x[selected].mean(axis=0), abs=0.05)
+    assert arrays["y"] == pytest.approx(y[selected].mean(axis=0), abs=0.05)
+    space.release(**changes)
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
 
 
 def test_card_plan_and_ledger_name_the_unit(space: Workspace) -> None:
@@ -379,3 +404,55 @@ def test_ids_that_change_during_a_release_burn_it(space: Workspace) -> None:
     with pytest.raises(DpdaskError, match="the source changed during the release"):
         space.release(on_progress=change, **SUM)
     assert space.spent() > 0
+
+
+@pytest.mark.parametrize("owners", ["a million", "one"])
+def test_tasks_hold_few_records_whoever_owns_them(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, owners: str
+) -> None:
+    count = 10**6
+    ids = np.arange(count) * 7919 if owners == "a million" else np.zeros(count, np.int64)
+    store(space, np.ones(count, np.float32), ids, chunk=10**5, id_chunk=10**4)
+    sizes: list[int] = []
+    whole = selection._kept_of_bucket
+
+    def measured(most: int, length: int, *parts: Any) -> Any:
+        sizes.append(sum(part.value.indices.size for part in parts))
+        return whole(most, length, *parts)
+
+    monkeypatch.setattr(selection, "_kept_of_bucket", measured)
+    compute = {"cluster": "inline", "task_size": "4 MiB"}
+    plan = make_plan(parse_release_spec(space.spec(**SUM, compute=compute)))
+    selected = kept_records(plan)
+    assert plan.ids is not None
+    rounds = SelectionRounds.of(plan, plan.ids)
+    assert len(sizes) == rounds.buckets > 30
+    if owners == "one":
+        assert selected.sum() == 2
+        assert sum(sizes) == 2 * len(rounds.ranges)  # a range keeps what may be kept of all
+    else:
+        assert selected.all()
+        assert max(sizes) < 1.1 * count / rounds.buckets
+
+
+def test_nothing_that_tasks_pass_on_prints_an_id(space: Workspace) -> None:
+    printed: list[str] = []
+    store(space, np.ones((60, 2)), np.array([f"secret{i % 9}" for i in range(60)], dtype="T"))
+
+    class Printing(InlineExecutor):
+        def submit(self, function: Any, *args: object) -> Any:
+            handle = super().submit(function, *args)
+            printed.extend(map(repr, (handle, handle.value, getattr(handle.value, "value", 0))))
+            printed.extend(map(repr, args))
+            return handle
+
+    plan = make_plan(parse_release_spec(space.spec(**SUM)))
+    key = ReleaseKey(bytes(range(32)))
+    select_records(Printing(), plan, key, lambda progress: printed.append(repr(progress)))
+    text = " ".join(printed)
+    assert "Candidates" in text
+    assert "secret" not in text
+    stream = key.selection(fingerprint=bytes.fromhex(plan.fingerprint))
+    assert plan.ids is not None
+    digests, _ = id_digests(plan.ids, slice(0, 60), stream)
+    assert not any(str(int(word)) in text for word in digests.ravel())
