@@ -86,7 +86,8 @@ def _around(section: CovarianceSection, inputs: QueryInputs) -> QueryInputs:
     changes: dict[str, object] = {"center": center}
     if isinstance(center, list) and unit.ranges is not None and len(unit.ranges) == 1:
         changes["ranges"] = unit.ranges * len(center)
-    return dataclasses.replace(inputs, privacy_unit=unit.model_copy(update=changes))
+    unit = unit.model_copy(update=changes)
+    return dataclasses.replace(inputs, privacy_unit=unit, center_key="query.center")
 
 
 def _ball(bound: Clip | Ranges, adjacency: Adjacency, *, radius: float) -> L2Ball:

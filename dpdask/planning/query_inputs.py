@@ -28,6 +28,7 @@ class QueryInputs:
         composition: The steps of a finished stack.
         dimension_names: The names of the source's dimensions, None where it has none.
         counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
+        center_key: Where the spec has the centre, for error texts.
     """
 
     privacy_unit: PrivacyUnitSection
@@ -35,6 +36,7 @@ class QueryInputs:
     composition: StackSection
     dimension_names: tuple[str, ...] | None = None
     counts_beside: bool = True
+    center_key: str = "privacy_unit.center"
 
     def record_axis(self) -> int | None:
         """Return the axis of ``privacy_unit.record_dim``, None where the spec names none."""
@@ -111,10 +113,10 @@ class QueryInputs:
 
     def _check_center(self, numbers: tuple[float, ...], axis: int) -> None:
         if not all(math.isfinite(number) for number in numbers):
-            raise InvalidSensitivity("privacy_unit.center is not finite; give finite numbers")
+            raise InvalidSensitivity(f"{self.center_key} is not finite; give finite numbers")
         if len(numbers) not in (1, self.shape[axis]):
             raise InvalidSensitivity(
-                f"privacy_unit.center: {len(numbers)} numbers do not fit axis {axis} of length"
+                f"{self.center_key}: {len(numbers)} numbers do not fit axis {axis} of length"
                 f" {self.shape[axis]}; give one number for all or {self.shape[axis]} of them"
             )
 
@@ -132,13 +134,13 @@ class QueryInputs:
         numbers = tuple(center) if isinstance(center, list) else (center,) * len(pairs)
         if len(numbers) != len(pairs):
             raise InvalidSensitivity(
-                f"privacy_unit.center: {len(numbers)} numbers do not fit {len(pairs)} ranges; give"
+                f"{self.center_key}: {len(numbers)} numbers do not fit {len(pairs)} ranges; give"
                 " one number, or one per range"
             )
         for number, (low, high) in zip(numbers, pairs, strict=True):
             if not low <= number <= high:
                 raise InvalidSensitivity(
-                    f"privacy_unit.center={number:g} lies outside its range [{low:g}, {high:g}];"
+                    f"{self.center_key}={number:g} lies outside its range [{low:g}, {high:g}];"
                     " choose a point within it"
                 )
         return Center.per_feature(numbers, axis=axis, order=order)

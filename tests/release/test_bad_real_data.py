@@ -79,6 +79,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({**MEAN, "privacy_unit": {**UNIT, "record_dim": "people"}}, "choose one of person, item"),
     ({**COVARIANCE, "privacy_unit": UNIT}, "query covariance takes missing: center"),
     (around([1, 2, 3]), "query.center: 3 numbers do not fit 2 features; give one number, or one"),
+    (around([1, 12]), "query.center=12 lies outside its range [0, 10]; choose a point within it"),
     ({**COVARIANCE, "mechanism": "laplace"}, "query covariance is computed from noisy parts here"),
     ({**MEAN, "mechanism": "laplace"}, "query mean is computed from noisy parts here"),
     ({**MEAN, "mechanism": "directional"}, "use mechanism: analytic-gaussian"),
