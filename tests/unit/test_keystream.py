@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dpdask.keystream import ReleaseKey, TileStream
+from dpdask.keystream import ReleaseKey, SelectionStream, TileStream
 
 SECRET = bytes(range(200, 232))
 PRINT = bytes(32)
@@ -126,3 +126,48 @@ def test_a_hundred_thousand_subkeys_do_not_collide() -> None:
 def test_half_a_cipher_block_is_refused(start: int, count: int) -> None:
     with pytest.raises(ValueError, match="cipher block"):
         words(tile(0), start, count)
+
+
+def _selection() -> SelectionStream:
+    return ReleaseKey(bytes(range(32))).selection(fingerprint=bytes(32))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (1, 2), (3, 3), (7, 70_001), (32_767, 32_770)])
+def test_a_record_has_the_same_priority_in_any_part(start: int, stop: int) -> None:
+    whole = _selection().priorities(0, 70_001)
+    assert np.array_equal(_selection().priorities(start, stop), whole[start:stop])
+    assert np.unique(whole).size == whole.size
+
+
+def test_priorities_and_digests_are_others_for_another_release() -> None:
+    other = ReleaseKey(bytes(range(32))).selection(fingerprint=b"\1" * 32)
+    numbers = np.arange(5, dtype=np.uint64)
+    for one, two in [
+        (_selection().priorities(0, 5), other.priorities(0, 5)),
+        (_selection().number_digests(numbers), other.number_digests(numbers)),
+    ]:
+        assert not np.any(one == two)
+
+
+def test_digests_tell_numbers_kinds_and_texts_apart() -> None:
+    stream, numbers = _selection(), np.arange(1000, dtype=np.uint64)
+    blocks = np.zeros((3, 4), np.uint64)
+    blocks[1, 0] = blocks[2, 0] = 7
+    texts = stream.text_digests(blocks, np.array([1, 1, 2], np.uint64))
+    rows = [
+        stream.number_digests(numbers),
+        stream.number_digests(numbers, 2),
+        texts,
+        stream.long_text_digest(b"a" * 99)[None],
+    ]
+    every = np.concatenate(rows)
+    assert np.unique(every, axis=0).shape == every.shape
+    again = stream.text_digests(blocks[1:2, :2], np.array([1], np.uint64))
+    assert np.array_equal(again[0], texts[1])  # padding does not count
+
+
+def test_a_selection_stream_shows_and_pickles_nothing() -> None:
+    stream = _selection()
+    assert repr(stream) == "<SelectionStream redacted>"
+    with pytest.raises(TypeError, match="holds keys"):
+        pickle.dumps(stream)
