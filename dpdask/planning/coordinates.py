@@ -166,8 +166,8 @@ def _check_fit(schemas: Mapping[str, CoordinateSchema], layouts: Sequence[Layout
 def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     """Return the arrays that are published beside the result.
 
-    They are those that the spec names, groups and bins of the answer, and the indices of the window
-    where its dimension has no coordinate in the source.
+    They are those that the spec names, groups and bins of the answer, what its columns have as well
+    as its rows, and the indices of the window where its dimension has no coordinate in the source.
 
     Raises:
         StoreError: One cannot be read.
@@ -177,11 +177,25 @@ def published_coordinates(plan: ReleasePlan) -> list[Coordinate]:
     coordinates = [coordinate_beside(first.source, name, names, along) for name in names]
     coordinates += axis_coordinates(first.query.new_axes, first.layout, coordinates)
     coordinates += _coarse_cells(plan.variables)
+    coordinates += _of_columns(first, coordinates)
     window = first.source.window
     if window is None or along is None or not _needs_indices(plan, along):
         return coordinates
     _, start, stop = window
     return [*coordinates, (along, np.arange(start, stop, dtype=np.int64), (along,), {})]
+
+
+def _of_columns(variable: Variable, coordinates: Sequence[Coordinate]) -> list[Coordinate]:
+    """Return the coordinate of a covariance's rows once more, for its columns."""
+    names = variable.layout.dimension_names
+    taken = {name for name, *_ in coordinates} | {variable.name, CARD_ARRAYS}
+    if not variable.query.symmetric or names[1] in taken or not plain_name(names[1]):
+        return []
+    return [
+        (names[1], values, (names[1],), attributes)
+        for name, values, dimensions, attributes in coordinates
+        if name == names[0] and dimensions == (names[0],) and "bounds" not in attributes
+    ]
 
 
 def _coarse_cells(variables: Sequence[Variable]) -> list[Coordinate]:

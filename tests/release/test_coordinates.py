@@ -215,9 +215,29 @@ def test_sums_keep_the_names_and_coordinates_that_remain(
     space.release(query=query, publish={"coordinates": kept})
     opened = xarray.open_zarr(space.folder / "out.zarr").load()
     assert opened["data"].dims == names
-    assert sorted(opened["data"].coords) == sorted(kept)
+    assert sorted(opened["data"].coords) == sorted({*kept, *names})
     for name in kept:
         xarray.testing.assert_identical(opened[name].variable, source[name].variable)
+
+
+@pytest.mark.parametrize("query", ["covariance", "second-moment"])
+def test_rows_and_columns_of_a_covariance_have_the_same_labels(
+    space: Workspace, query: str
+) -> None:
+    labels = ["height", "weight", "age"]
+    dataset = xarray.Dataset(
+        {"x": (("person", "feature"), people(400, 3))}, coords={"feature": labels}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset.to_zarr(space.folder / "source.zarr")
+    unit = {"record_dim": "person", "l2_clip_norm": 1.0}
+    space.release(query=query, privacy_unit=unit, publish={"coordinates": ["feature"]})
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+    opened = xarray.open_zarr(space.folder / "out.zarr").load()
+    assert opened["data"].dims == ("feature", "feature_2")
+    assert list(opened["feature"].values) == list(opened["feature_2"].values) == labels
+    assert np.isfinite(opened["data"].sel(feature="age", feature_2="weight").item())
 
 
 def test_bounds_that_are_not_listed_are_not_named(space: Workspace) -> None:
