@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dpdask.errors import DpdaskError, InvalidMechanism, InvalidSensitivity, InvalidSpec
-from dpdask.planning.disjoint import one_index_axis
+from dpdask.planning.disjoint import block_of, one_index_axis
 from dpdask.planning.shares import budget_of_share, equal_error_shares, given_shares
 from dpdask.privacy import PrivacyBudget
 from dpdask.queries import Query
@@ -159,6 +159,13 @@ def _check_per(first: Draft, draft: Draft) -> None:
         raise InvalidSensitivity(
             f"privacy_unit.per is not the same dimension in {first.layout.name!r} and"
             f" {draft.layout.name!r}; give it by name, and one that they share"
+        )
+    one, other = (block_of(each.spec, each.source) for each in (first, draft))
+    if (one is None) != (other is None):
+        raise InvalidSensitivity(
+            f"source.window lies along privacy_unit.per in {first.layout.name!r} or in"
+            f" {draft.layout.name!r}, but not in both; give its axis by name, and one that they"
+            " share"
         )
 
 

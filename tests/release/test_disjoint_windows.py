@@ -260,3 +260,20 @@ def test_several_variables_of_one_series_are_charged_once(space: Workspace) -> N
     release_or_resume(windowed(space, 0, 10, **PER_FLIGHT, output=alone))
     assert mu(space) == pytest.approx(math.sqrt(2) * ONE, rel=1e-3)  # another set of arrays
     space.ledger.verify()
+
+
+def test_a_window_along_the_units_of_one_variable_alone_is_refused(space: Workspace) -> None:
+    """Axis -1 of the second array is not that of its records: it would be read whole each time."""
+    space.source(people(100, 1)[:, 0], chunks=(10,))
+    zarr.create_array(space.folder / "source.zarr", name="y", data=people(10, 100))
+    changes: dict[str, Any] = {
+        "query": "identity",
+        "privacy_unit": {"record_dim": 0, "per": 0, "ranges": [[-1.0, 1.0]]},
+        "source": {
+            "url": str(space.folder / "source.zarr"),
+            "arrays": {"x": {}, "y": {}},
+            "window": {"axis": -1, "start": 10, "stop": 20},
+        },
+    }
+    with pytest.raises(InvalidSensitivity, match=r"along privacy_unit\.per in 'x' or in 'y'"):
+        make_plan(parse_release_spec(space.spec(**changes)))
