@@ -29,7 +29,9 @@ def open_mask(
     """
     label = f"publish.layers: the mask {name!r}"
     path = source.path_beside(name)
-    private = {source.path, *(source.path_beside(each).strip("/") for each in query.labels)}
+    ids = [] if query.people is None else [query.people.ids]
+    beside = (source.path_beside(each).strip("/") for each in (*query.labels, *ids))
+    private = {source.path, *beside}
     if not plain_name(name) or path in private:
         raise InvalidSpec(f"{label} is not a public array beside the source; name another one")
     try:

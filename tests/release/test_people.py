@@ -381,6 +381,13 @@ def test_what_does_not_go_with_ids_is_refused(space: Workspace) -> None:
             privacy_unit={**UNIT, "adjacency": "replace-one"},
             publish={"coordinates": ["who"], "records_are_public": True},
         )
+    mask = {"layers": [{"name": "masked", "mask": "who"}], "records_are_public": True}
+    with pytest.raises(DpdaskError, match="'who' is not a public array"):
+        space.release(
+            query="identity",
+            privacy_unit={**UNIT, "adjacency": "replace-one"},
+            publish=mask,
+        )
     assert space.spent() == 0
 
 
