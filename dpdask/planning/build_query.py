@@ -86,7 +86,7 @@ def build_query(
     )
     _refuse_empty_records(inputs)
     inputs.check_reach()
-    people = people_of(privacy_unit, section.name)
+    people = people_of(privacy_unit, section)
     try:
         return dataclasses.replace(builder(section, inputs), people=people)
     except ArithmeticError:  # squares of bounds that doubles hold

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpdask.errors import InvalidSensitivity
 from dpdask.privacy import Adjacency
 from dpdask.queries import People
+from dpdask.spec.query import QuerySection
 from dpdask.spec.release import PrivacyUnitSection
 
 __all__ = ["people_of"]
@@ -12,16 +13,17 @@ __all__ = ["people_of"]
 _MOMENTS = ("second-moment", "covariance")
 
 
-def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
+def people_of(unit: PrivacyUnitSection, section: QuerySection) -> People | None:
     """Return who the privacy units are, None where records are.
 
     Args:
         unit: The section ``privacy_unit``.
-        query: The name of the query.
+        section: The section ``query``.
 
     Raises:
         InvalidSensitivity: A key is missing, or does not go with ids or the query.
     """
+    query = section.name
     if unit.ids is None:
         for key in ("missing_ids", "name", "max_cells"):
             if getattr(unit, key) is not None:
@@ -30,11 +32,7 @@ def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
                     " ids, privacy_unit.ids, or drop it"
                 )
         return None
-    if query == "precomputed":
-        raise InvalidSensitivity(
-            "a precomputed result has no records any more, whose ids could be read; drop"
-            " privacy_unit.ids"
-        )
+    _check_query(section)
     if unit.record_dim is None:
         raise InvalidSensitivity(
             "privacy_unit.ids has one id per record; name the dimension along which records lie:"
@@ -72,3 +70,17 @@ def people_of(unit: PrivacyUnitSection, query: str) -> People | None:
         missing=unit.missing_ids or "drop",
         distinct=distinct,
     )
+
+
+def _check_query(section: QuerySection) -> None:
+    """Refuse a query that would count records which ids leave out."""
+    if section.name == "precomputed":
+        raise InvalidSensitivity(
+            "a precomputed result has no records any more, whose ids could be read; drop"
+            " privacy_unit.ids"
+        )
+    if not section.takes_ids:
+        raise InvalidSensitivity(
+            f"query {section.name} does not leave out the records that privacy_unit.ids"
+            " would leave out; use another query, or declare max_contributions without ids"
+        )

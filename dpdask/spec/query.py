@@ -31,11 +31,12 @@ class QuerySection(NamedSection):
 
     ``takes_steps`` says whether the source is a stack of per-step results, to which
     ``composition`` applies; ``takes_variables`` whether it may be asked of several arrays in one
-    release.
+    release; ``takes_ids`` whether it leaves out the records that ids leave out, in every sum.
     """
 
     takes_steps: ClassVar[bool] = False
     takes_variables: ClassVar[bool] = False
+    takes_ids: ClassVar[bool] = False
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -54,6 +55,7 @@ class IdentitySection(QuerySection):
     """``identity``: the tensor itself."""
 
     takes_variables: ClassVar[bool] = True
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["identity"]
 
@@ -78,6 +80,7 @@ class SumSection(QuerySection):
     """``sum`` over records, by group where ``by`` says so."""
 
     takes_variables: ClassVar[bool] = True
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["sum"]
     by: GroupBy | None = None
@@ -88,6 +91,7 @@ class MeanSection(QuerySection):
     """``mean`` over records, by group where ``by`` says so."""
 
     takes_variables: ClassVar[bool] = True
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["mean"]
     by: GroupBy | None = None
@@ -96,6 +100,8 @@ class MeanSection(QuerySection):
 @QUERIES.register
 class SecondMomentSection(QuerySection):
     """``second-moment``: X'X / n of bounded records (X'X under add-remove-one)."""
+
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["second-moment"]
 
@@ -109,6 +115,8 @@ class CovarianceSection(QuerySection):
         center: ``private``, the mean, which is released with it; or a public number or one per
             feature, around which second moments are taken.
     """
+
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["covariance"]
     center: Literal["private"] | Number | Vector = "private"
@@ -194,6 +202,8 @@ class HistogramSection(QuerySection):
         columns: The counted columns of a table; the first ones where left out.
         by: Groups of records; the result has a leading axis of groups for each.
     """
+
+    takes_ids: ClassVar[bool] = True
 
     name: Literal["histogram"]
     edges: Annotated[_Columns | _Arrays, Discriminator(_kind_of_edges)]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jsonschema
 import numpy as np
 import pytest
+import zarr
 
 from dpdask import PrivacyBudget, release
 from dpdask.errors import InvalidSensitivity, InvalidSpec
@@ -140,3 +141,20 @@ def test_a_query_still_refuses_what_it_does_not_bound(
 ) -> None:
     with pytest.raises(InvalidSensitivity, match="drop ranges"):
         make_plan(parse_release_spec(space.spec(query={"name": "count-above", "threshold": 0})))
+
+
+def test_a_query_that_does_not_leave_records_out_takes_no_ids(
+    space: Workspace, toy_query_section: None
+) -> None:
+    unit = {
+        "record_dim": 0,
+        "adjacency": "add-remove-one",
+        "missing": "center",
+        "ids": "who",
+        "max_contributions": 2,
+    }
+    who = np.arange(people().shape[0]) % 7
+    zarr.create_array(space.folder / "source.zarr", name="who", data=who)
+    with pytest.raises(InvalidSensitivity, match="does not leave out the records"):
+        release(space.spec(query={"name": "count-above", "threshold": 0.1}, privacy_unit=unit))
+    assert space.spent() == 0

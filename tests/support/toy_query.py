@@ -20,7 +20,7 @@ from dpdask.queries.sums import Sum, SumRules
 from dpdask.queries.verification import register_query_rules, unregister_query_rules
 from dpdask.spec.fields import Number
 from dpdask.spec.query import QuerySection, SumSection
-from dpdask.types import Array, Floats, Integers, Json, Region
+from dpdask.types import Array, Floats, Integers, Json, Mask, Region
 
 
 class CountAboveSection(QuerySection):
@@ -43,6 +43,9 @@ class Indicators:
     def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
         for records, block in self.source.blocks(box, axis):
             yield records, (block > self.threshold).astype(np.float64)
+
+    def left_out(self, records: slice) -> Mask | None:
+        return self.source.left_out(records)
 
 
 @dataclass(frozen=True, kw_only=True)
