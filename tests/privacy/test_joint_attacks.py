@@ -80,7 +80,7 @@ def test_labels_of_records_are_never_coordinates(space: Workspace) -> None:
     for name in ("origin", "public"):
         space.source(np.array([7, 9, 7]), name=name, dimension_names=["group"])
     names = {"dimension_names": ["group", "k"]}
-    with pytest.raises(StoreError, match="private label of every record"):
+    with pytest.raises(StoreError, match="private label or id of every record"):
         space.release(**_grouped(space, array="origin", coordinates=["origin"], **names))
     for path in ("/origin", "./origin", "../source.zarr/origin"):
         with pytest.raises(InvalidSpec, match="without a path"):
