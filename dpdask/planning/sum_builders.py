@@ -85,7 +85,8 @@ def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean:
     if unit.missing == "count":
         return Counting.ENTRIES
     private = grouped or unit.adjacency is Adjacency.ADD_REMOVE_ONE
-    private = private or (mean and unit.ids is not None)  # how many records are kept
+    # how many records are kept: what a mean is divided by, and how often a sum has the centre
+    private = private or (unit.ids is not None and (mean or isinstance(bound, Clip)))
     if not private or (bound.center.zero and not mean):
         return Counting.NONE
     if mean or grouped or isinstance(bound, Clip):

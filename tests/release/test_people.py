@@ -202,6 +202,22 @@ def test_released_sums_are_those_of_kept_records(space: Workspace) -> None:
     assert np.abs(out - values.sum(axis=0)).max() > 1
 
 
+def test_records_left_out_of_a_sum_around_a_centre_add_no_centre(space: Workspace) -> None:
+    """How many are kept is released with the sum: as many times it has the centre."""
+    values = np.random.default_rng(1).uniform(4.5, 5.5, (300, 2))
+    store(space, values, some_ids())
+    unit = {"record_dim": 0, "l2_clip_norm": 1.0, "center": 5.0, "ids": "who"}
+    changes: dict[str, Any] = {
+        "privacy_unit": {**unit, "max_contributions": 2},
+        "privacy": {"epsilon": 1e4, "delta": 1e-5},
+    }
+    out = space.staged_values(**{**SUM, **changes})
+    selected = kept(space, **changes)
+    assert out == pytest.approx(values[selected].sum(axis=0), abs=3)
+    space.release(**{**SUM, **changes})
+    verify_release(str(space.folder / "out.zarr"), ledger=space.ledger)
+
+
 def test_several_variables_keep_the_same_records(space: Workspace) -> None:
     rng = np.random.default_rng(1)
     x, y, ids = rng.uniform(-1, 1, (300, 2)), rng.uniform(-1, 1, (300, 2)), some_ids()
