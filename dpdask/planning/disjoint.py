@@ -43,6 +43,11 @@ def check_per(spec: ReleaseSpec, source: SourceArray, query: Query) -> None:
             f"privacy_unit.per: {name} gives every unit one index, and a unit of up to"
             f" {query.max_contributions} records may have as many; drop it, so that windows add up"
         )
+    if axis == 0 and spec.composition.steps > 1:
+        raise InvalidSensitivity(
+            f"privacy_unit.per: {name} gives every unit one index, and composition.steps says that"
+            " a unit may be in every step; drop it, so that windows add up"
+        )
     if axis != query.units_axis and query.labels:
         raise InvalidSensitivity(
             f"privacy_unit.per: {name} protects one {name} of a record, and groups read a label of"

@@ -188,6 +188,7 @@ def _check_unit(card: ReleaseCard) -> None:
     per = unit.per
     alone = unit.contributions == "one record per unit"
     several = per is not None and per.axis == unit.record_axis and not alone
+    several = several or (per is not None and per.axis == 0 and card.composition.steps > 1)
     by_ids = unit.people is not None  # whose records may be at many indices
     if per is not None and (unit.adjacency != "replace-one" or several or by_ids or per.axis < 0):
         raise VerificationFailed(

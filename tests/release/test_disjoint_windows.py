@@ -181,6 +181,17 @@ def test_a_promise_that_cannot_hold_is_refused_at_planning(
     assert space.spent() == 0
 
 
+def test_steps_that_compose_are_not_apart(space: Workspace) -> None:
+    changes: dict[str, Any] = {
+        "query": {"name": "precomputed", "l2_sensitivity": 1.0},
+        "composition": {"steps": 10, "steps_are_independent": True},
+    }
+    for start in (0, 10):
+        make_plan(windowed(space, start, start + 10, **changes, privacy_unit={}))
+        with pytest.raises(InvalidSensitivity, match="a unit may be in every step"):
+            make_plan(windowed(space, start, start + 10, **changes, privacy_unit={"per": 0}))
+
+
 # Units that are one day of a person.
 
 
