@@ -115,13 +115,24 @@ def abort(
 
 @click.command()
 @click.argument("url")
+@click.option(
+    "--html",
+    "page_path",
+    metavar="PAGE.html",
+    help="Write the numbers and the card as one page for a browser, after verifying the files.",
+)
 @_options_option
 @json_option
-def show(url: str, options: tuple[str, ...], as_json: bool) -> None:
+def show(url: str, page_path: str | None, options: tuple[str, ...], as_json: bool) -> None:
     """The release card of a published array."""
     from dpdask.releases.read import read_card
     from dpdask.views.terminal import card_table
 
+    if page_path is not None:
+        from dpdask.cli.page import write_page
+
+        write_page(url, page_path, _parsed_options(options))
+        return
     card = read_card(url, _parsed_options(options))
     if as_json:
         print_json(card.model_dump(mode="json"))
