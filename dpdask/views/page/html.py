@@ -63,15 +63,15 @@ def _title(card: ReleaseCard) -> str:
 
 def _subtitle(card: ReleaseCard) -> str:
     """Return what was released, in which unit, by whom and when."""
-    facts = []
+    parts = []
     for own in card.each_variable():
         released = own.released
         sizes = zip(released.dimension_names, released.shape, strict=True)
         inside = ", ".join(f"{name}: {size:,}" for name, size in sizes)
         units = released.attributes.get("units")
-        facts.append(f"{released.array} ({inside})" + (f" in {units}" if units else ""))
+        parts.append(f"{released.array} ({inside})" + (f" in {units}" if units else ""))
     curator = [f"curator: {card.curator}"] if card.curator else []
-    return " \N{MIDDLE DOT} ".join([*facts, *curator, card.reserved_at[:10]])
+    return " \N{MIDDLE DOT} ".join([*parts, *curator, card.reserved_at[:10]])
 
 
 def _chips(card: ReleaseCard, intact: bool) -> str:

@@ -40,15 +40,15 @@ def chips(card: ReleaseCard, *, intact: bool) -> list[Chip]:
     """
     claimed = card.guarantee.claimed
     budget = f"epsilon = {claimed.epsilon:g}, delta = {claimed.delta:g}"
-    facts = [
+    items = [
         Chip(f"Privacy verified: {budget}", "good")
         if card.guarantee.certified
         else Chip(f"Privacy not certified: {budget} is claimed", "bad")
     ]
     if intact:
-        facts.append(Chip("Files intact", "good"))
+        items.append(Chip("Files intact", "good"))
     signed = f"Signed by {card.signed_by}" if card.signed_by else "Unsigned"
-    return [*facts, Chip(signed, "plain"), Chip(f"Protects {protected(card)}", "plain")]
+    return [*items, Chip(signed, "plain"), Chip(f"Protects {protected(card)}", "plain")]
 
 
 def protected(card: ReleaseCard) -> str:
