@@ -5,20 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from dpdask.accounting import GaussianProfile, SphericalProfile
 from dpdask.errors import DpdaskError
-from dpdask.mechanisms import Calibration, Steps
-from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
-from dpdask.sensitivity import L2Ball, Origin
 
 if TYPE_CHECKING:
     from importlib.metadata import version
 
+    from dpdask.accounting import GaussianProfile, SphericalProfile
+    from dpdask.mechanisms import Calibration, Steps
     from dpdask.planning.build_mechanism import calibrate
+    from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
     from dpdask.releases.api import plan, release
     from dpdask.releases.choices import plan_epsilons
     from dpdask.releases.read import open_release, open_release_dataset
     from dpdask.releases.uncertainty import interval
+    from dpdask.sensitivity import L2Ball, Origin
     from dpdask.spec import ReleaseSpec
 
     __version__ = version("dpdask")
@@ -45,8 +45,17 @@ __all__ = [
     "release",
 ]
 
-_LOADED_WHEN_USED = {  # they bring pydantic, a database and a cluster client with them
+_LOADED_WHEN_USED = {  # they bring SciPy, pydantic, a database and a cluster client with them
+    "Adjacency": "dpdask.privacy",
+    "Calibration": "dpdask.mechanisms",
+    "GaussianProfile": "dpdask.accounting",
+    "Guarantee": "dpdask.privacy",
+    "L2Ball": "dpdask.sensitivity",
+    "Origin": "dpdask.sensitivity",
+    "PrivacyBudget": "dpdask.privacy",
     "ReleaseSpec": "dpdask.spec",
+    "SphericalProfile": "dpdask.accounting",
+    "Steps": "dpdask.mechanisms",
     "calibrate": "dpdask.planning.build_mechanism",
     "interval": "dpdask.releases.uncertainty",
     "open_release": "dpdask.releases.read",

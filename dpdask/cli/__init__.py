@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -108,6 +110,7 @@ def _exit_code(error: DpdaskError) -> int:
 @click.version_option(package_name="dpdask")
 def main() -> None:
     """Differentially private releases of large tensors: plan, run, show, verify."""
+    atexit.register(gc.freeze)  # else Python looks for cycles in all that was loaded, as it ends
 
 
 for _command in (

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dpdask.cli.printing import console, print_json
-from dpdask.types import Json
 
 if TYPE_CHECKING:  # most commands need no database
     from dpdask.ledger import LedgerHead
     from dpdask.privacy import PrivacyBudget
+    from dpdask.types import Json
 
 __all__ = ["ledger"]
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from dpdask.errors import InvalidSpec
-from dpdask.types import Json
 
 if TYPE_CHECKING:  # commands that print JSON need no tables
     from rich.console import Console
+
+    from dpdask.types import Json
 
 __all__ = ["console", "json_option", "numbers", "print_json", "warn", "whole"]
 

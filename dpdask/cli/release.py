@@ -15,11 +15,11 @@ import click
 from dpdask.cli.interrupts import interruptible
 from dpdask.cli.printing import console, json_option, numbers, print_json
 from dpdask.errors import InvalidSpec
-from dpdask.types import Json
 
 if TYPE_CHECKING:
     from dpdask.execution import OnProgress, Progress
     from dpdask.releases.closing import Receipt
+    from dpdask.types import Json
 
 __all__ = ["abort", "demo", "registry", "resume", "run", "serve", "show", "verify"]
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from dpdask.errors import ClusterError, redact_exceptions
 from dpdask.execution.trust import trust_violation
 from dpdask.signals import children_without_ctrl_c, signals_deferred
-from dpdask.spec.release import ComputeSection, TlsSection
+from dpdask.spec.release import AUTO, LOCAL, ComputeSection, TlsSection
 
 __all__ = ["DaskClient", "DaskFuture", "connect", "version"]
 
@@ -119,7 +119,7 @@ def _open_client(compute: ComputeSection, stack: contextlib.ExitStack) -> DaskCl
     logging.getLogger("distributed.worker").addFilter(_is_not_a_farewell)
     if "://" in compute.cluster:
         return cast("DaskClient", stack.enter_context(_connected(compute)))
-    if compute.cluster == "local":
+    if compute.cluster in (AUTO, LOCAL):
         cluster = _local_cluster(compute)
         stack.enter_context(contextlib.closing(cluster))
     else:

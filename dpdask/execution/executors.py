@@ -18,13 +18,11 @@ from dpdask.errors import ClusterError, redact_exceptions
 from dpdask.execution import cluster
 from dpdask.execution.cluster import DaskClient, DaskFuture, version
 from dpdask.execution.trust import run_on_trusted_worker
-from dpdask.spec.release import ComputeSection
+from dpdask.spec.release import INLINE, ComputeSection
 
 __all__ = ["DaskExecutor", "Executor", "Handle", "InlineExecutor", "connect"]
 
 R = TypeVar("R")
-
-INLINE = "inline"  # the value of compute.cluster
 
 _POLL_SECONDS = 10
 _PATIENCE_SECONDS = 120  # without a single worker

@@ -12,6 +12,7 @@ from dpdask.planning.partition import (
     tile_batches,
     tile_bytes,
 )
+from dpdask.planning.placement import placed
 from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.planner import make_plan
 
@@ -25,6 +26,7 @@ __all__ = [
     "component_with_directions",
     "make_plan",
     "needs_norm_pass",
+    "placed",
     "recipe_digest",
     "record_batches",
     "records_at_once",

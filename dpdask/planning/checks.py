@@ -17,7 +17,7 @@ from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.tiling import Tiling
 from dpdask.privacy import Adjacency
 from dpdask.queries import CountedSum, Query
-from dpdask.spec.release import ComputeSection, ReleaseSpec
+from dpdask.spec.release import AUTO, LOCAL, ComputeSection, ReleaseSpec
 from dpdask.storage import CARD_ARRAYS, Layout, SourceArray
 
 __all__ = [
@@ -204,7 +204,7 @@ def _allowed_memory(compute: ComputeSection) -> int | None:
     """Return the bytes that one worker may hold, None where they are not known."""
     if compute.memory is not None:
         return compute.memory
-    if compute.cluster != "local":
+    if compute.cluster not in (AUTO, LOCAL):
         return None
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return int(0.8 * machine / compute.workers)

@@ -12,16 +12,21 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream, Words
-from dpdask.privatizers import kernels
-from dpdask.privatizers.exact_gaussian import BLOCK, check_steps_per_sigma
-from dpdask.privatizers.samplers import GAUSSIAN, Sampler
+from dpdask.loading import when_used
+from dpdask.privatizers.grid import check_steps_per_sigma
+from dpdask.privatizers.samplers import BLOCK, GAUSSIAN, Sampler
 from dpdask.types import Array, Floats
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import kernels
+else:
+    kernels = when_used("dpdask.privatizers.kernels")
 
 __all__ = [
     "TILE_DTYPES",

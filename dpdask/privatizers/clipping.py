@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numba
 import numpy as np
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
-from dpdask.privatizers.grid import DEFAULT_STEPS_PER_SIGMA, Grid
+from dpdask.loading import when_used
+from dpdask.privatizers.grid import DEFAULT_STEPS_PER_SIGMA, ENTRY_LIMIT, Grid
 from dpdask.types import Array, Floats, Shape
 
+if TYPE_CHECKING:
+    from dpdask.privatizers import squares
+else:
+    squares = when_used("dpdask.privatizers.squares")
+
 __all__ = [
-    "ENTRY_LIMIT",
     "RecordNorms",
     "clip_factors",
     "clipped_on_grid",
@@ -29,13 +33,7 @@ __all__ = [
     "rows_of",
 ]
 
-# grid steps; an entry of a record to be clipped saturates here, 2^19 clip norms away at least
-ENTRY_LIMIT = 2**50 - 1
 _WORDS = 4  # of 32 bits, in which squared norms are added up
-_EXACT_RUN = 1024  # entries whose squares are added in floating point, as long as that is exact
-_EXACT_SUM = 2.0**52
-_HALF = 25  # bits; an entry of 50 bits is squared in halves
-_LIMIT = float(ENTRY_LIMIT)
 
 RecordNorms: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -71,7 +69,7 @@ def record_norms(block: Array, *, record_axis: int, step: float) -> RecordNorms:
             " blocks"
         )
     sums = no_norms(records)
-    _add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
+    squares.add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
     return _carried(sums)
 
 
@@ -87,50 +85,6 @@ def _carried(norms: RecordNorms) -> RecordNorms:
         words[:, word + 1] += words[:, word] >> np.uint64(32)
         words[:, word] &= np.uint64(0xFFFFFFFF)
     return words
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
-def _run_of_squares(xs, inverse_step):  # type: ignore[no-untyped-def]
-    """Return the sum of squares of a short run; below 2^52 it is exact in any order."""
-    total = 0.0
-    for j in range(xs.size):
-        v = np.float64(xs[j])
-        q = np.rint(abs(v) * inverse_step)
-        q = q if q < _LIMIT else _LIMIT
-        q = q if v == v else 0.0
-        total += q * q
-    return total
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _add_squares(x, inverse_step, sums):  # type: ignore[no-untyped-def]
-    mask = np.uint64(0xFFFFFFFF)
-    for o in range(x.shape[0]):
-        for r in range(x.shape[1]):
-            words = sums[r]
-            for first in range(0, x.shape[2], _EXACT_RUN):
-                xs = x[o, r, first : first + _EXACT_RUN]
-                total = _run_of_squares(xs, inverse_step)
-                if total < _EXACT_SUM:
-                    square = np.uint64(np.int64(total))
-                    words[0] += square & mask
-                    words[1] += square >> np.uint64(32)
-                    continue
-                for j in range(xs.size):
-                    v = np.float64(xs[j])
-                    q = np.rint(abs(v) * inverse_step)
-                    q = q if q < _LIMIT else _LIMIT
-                    q = q if v == v else np.float64(0.0)
-                    whole = np.uint64(np.int64(q))
-                    high = whole >> np.uint64(_HALF)
-                    low = whole & np.uint64(2**_HALF - 1)
-                    # the square is square + 2^26 cross + 2^50 top
-                    square, cross, top = low * low, high * low, high * high
-                    words[0] += (square & mask) + ((cross & np.uint64(2**6 - 1)) << np.uint64(26))
-                    words[1] += (square >> np.uint64(32)) + ((cross >> np.uint64(6)) & mask)
-                    words[1] += (top & np.uint64(2**14 - 1)) << np.uint64(18)
-                    words[2] += (cross >> np.uint64(38)) + ((top >> np.uint64(14)) & mask)
-                    words[3] += top >> np.uint64(46)
 
 
 def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:

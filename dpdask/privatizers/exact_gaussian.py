@@ -33,19 +33,16 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream, Words
-from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
+from dpdask.privatizers.grid import check_steps_per_sigma
+from dpdask.privatizers.samplers import BLOCK
 from dpdask.types import Floats, Integers
 
 __all__ = [
-    "BLOCK",
     "ROUNDER",
-    "SAMPLER_VERSION",
     "Integers",
     "as_bits",
     "as_float",
-    "check_steps_per_sigma",
     "exact_integers",
     "exact_pair",
     "fill_block",
@@ -56,9 +53,7 @@ __all__ = [
     "thresholds",
 ]
 
-SAMPLER_VERSION = "box-muller-taylor/1"
-HALF = 512
-BLOCK = 2 * HALF
+HALF = BLOCK // 2
 
 INNER, OUTER = 2.0**-45, 2.0**-41
 INNER_LOW, INNER_HIGH = 2.0**-9, 10 * math.log(2)
@@ -187,20 +182,6 @@ def find_undecided(words, steps_per_sigma, inner, outer, pairs):
             pairs[count] = j
             count += 1
     return count
-
-
-def check_steps_per_sigma(steps_per_sigma: float) -> float:
-    """Return S = sigma / step as a float if it is a power of two from 2^6 to 2^30."""
-    if not (
-        math.isfinite(steps_per_sigma)
-        and steps_per_sigma > 0
-        and math.frexp(steps_per_sigma)[0] == 0.5
-        and MIN_STEPS_PER_SIGMA <= steps_per_sigma <= MAX_STEPS_PER_SIGMA
-    ):
-        raise InvalidNoise(
-            f"sigma/step={steps_per_sigma:g} is not a power of two from 2^6 to 2^30; use 2^14"
-        )
-    return float(steps_per_sigma)
 
 
 def thresholds(steps_per_sigma: float) -> tuple[float, float]:

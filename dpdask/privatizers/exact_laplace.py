@@ -27,25 +27,22 @@ import numpy as np
 
 from dpdask.keystream import TileStream, Words
 from dpdask.privatizers.exact_gaussian import (
-    BLOCK,
     ROUNDER,
     as_bits,
     as_float,
     minus_log_of,
     rounded_logarithm,
 )
+from dpdask.privatizers.samplers import BLOCK
 from dpdask.types import Floats
 
 __all__ = [
-    "LAPLACE_VERSION",
     "exact_element",
     "fill_block",
     "find_undecided",
     "settle_block",
     "thresholds",
 ]
-
-LAPLACE_VERSION = "laplace-log/1"
 
 INNER, OUTER = 2.0**-47, 2.0**-38
 INNER_HIGH = 10 * math.log(2)

@@ -15,11 +15,12 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpdask.errors import InvalidSensitivity, OutOfReach
+from dpdask.errors import InvalidNoise, InvalidSensitivity, OutOfReach
 
 __all__ = [
     "CLIP_LIMIT",
     "DEFAULT_STEPS_PER_SIGMA",
+    "ENTRY_LIMIT",
     "GRID_LIMIT",
     "MAX_STEPS_PER_SIGMA",
     "MIN_STEPS_PER_SIGMA",
@@ -27,6 +28,7 @@ __all__ = [
     "SUM_LIMIT",
     "TAIL_SIGMAS",
     "Grid",
+    "check_steps_per_sigma",
     "steps_for_clip",
     "steps_for_rounding",
 ]
@@ -39,6 +41,8 @@ GRID_LIMIT = 2**51  # steps; beyond it, adding and subtracting 1.5 * 2^52 does n
 SUM_LIMIT = 2**50  # steps that the grid of an exact sum holds, whatever its records
 ROUNDED_LIMIT = 2**49  # steps; an entry's product with 1/step is then exact to 3/16 of a step
 CLIP_LIMIT = 2**31 - 1  # steps of a clip norm
+# steps; an entry of a record to be clipped saturates here, 2^19 clip norms away at least
+ENTRY_LIMIT = 2**50 - 1
 _LEAST_CLIP_STEPS = 2**12  # steps that a clip norm has, where the user does not choose a grid
 
 
@@ -179,3 +183,17 @@ def steps_for_rounding(
             )
     share = sigma / steps * moved / sensitivity
     return steps, sensitivity / (1 - share) * (1 + 1e-14)
+
+
+def check_steps_per_sigma(steps_per_sigma: float) -> float:
+    """Return S = sigma / step as a float if it is a power of two from 2^6 to 2^30."""
+    if not (
+        math.isfinite(steps_per_sigma)
+        and steps_per_sigma > 0
+        and math.frexp(steps_per_sigma)[0] == 0.5
+        and MIN_STEPS_PER_SIGMA <= steps_per_sigma <= MAX_STEPS_PER_SIGMA
+    ):
+        raise InvalidNoise(
+            f"sigma/step={steps_per_sigma:g} is not a power of two from 2^6 to 2^30; use 2^14"
+        )
+    return float(steps_per_sigma)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from dpdask.privatizers.clipping import ENTRY_LIMIT
 from dpdask.privatizers.exact_gaussian import ROUNDER
+from dpdask.privatizers.grid import ENTRY_LIMIT
 
 __all__ = ["add_clamped", "add_clipped"]
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream
-from dpdask.privatizers import kernels
+from dpdask.loading import when_used
 from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.blocks import draw_and_combine, flattened, output_scale
 from dpdask.privatizers.clipping import on_grid, rows_of
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.samplers import GAUSSIAN, LAPLACE, Sampler
 from dpdask.types import Array, Floats, Json
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import kernels
+else:
+    kernels = when_used("dpdask.privatizers.kernels")
 
 __all__ = [
     "IidPrivatizer",

@@ -17,8 +17,9 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dpdask.noise.rounding import FOLD
-from dpdask.privatizers.clipping import ENTRY_LIMIT
-from dpdask.privatizers.exact_gaussian import BLOCK, ROUNDER
+from dpdask.privatizers.exact_gaussian import ROUNDER
+from dpdask.privatizers.grid import ENTRY_LIMIT
+from dpdask.privatizers.samplers import BLOCK
 
 __all__ = [
     "add_clipped",

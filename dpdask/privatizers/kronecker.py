@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream
+from dpdask.loading import when_used
 from dpdask.noise.distributions import KroneckerNoise
 from dpdask.noise.factors import Factor, LowRankFactor, mixing_axes
-from dpdask.privatizers import kernels
 from dpdask.privatizers.base import Privatizer, Tile, clipped_values
 from dpdask.privatizers.blocks import draw_and_combine, flattened
 from dpdask.privatizers.bounds import AxisBound, largest_entry
 from dpdask.privatizers.clipping import rows_of
-from dpdask.privatizers.exact_gaussian import check_steps_per_sigma
-from dpdask.privatizers.grid import GRID_LIMIT, TAIL_SIGMAS, Grid
+from dpdask.privatizers.grid import GRID_LIMIT, TAIL_SIGMAS, Grid, check_steps_per_sigma
 from dpdask.privatizers.panels import AxisFactor, Panel, add_low_rank, add_to_panel
 from dpdask.types import Array, Floats, Json, Shape
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import kernels
+else:
+    kernels = when_used("dpdask.privatizers.kernels")
 
 __all__ = ["KroneckerPrivatizer", "add_kronecker"]
 

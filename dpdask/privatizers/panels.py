@@ -8,15 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from dpdask.keystream import TileStream
+from dpdask.loading import when_used
 from dpdask.noise.factors import Factor, LowRankFactor
-from dpdask.privatizers import kernels
 from dpdask.privatizers.blocks import gaussian_integers
 from dpdask.types import Array, Floats
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import kernels
+else:
+    kernels = when_used("dpdask.privatizers.kernels")
 
 __all__ = ["AxisFactor", "Panel", "add_low_rank", "add_to_panel", "transform"]
 

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream
+from dpdask.loading import when_used
 from dpdask.noise.distributions import SphericalNoise
-from dpdask.privatizers import kernels
 from dpdask.privatizers.base import Privatizer, Tile, clipped_values
 from dpdask.privatizers.blocks import draw_and_combine, flattened, output_scale
 from dpdask.privatizers.grid import GRID_LIMIT, TAIL_SIGMAS, Grid
 from dpdask.types import Array, Json
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import kernels
+else:
+    kernels = when_used("dpdask.privatizers.kernels")
 
 __all__ = ["SPHERICAL_STEPS_PER_SIGMA", "SphericalPrivatizer", "add_spherical"]
 

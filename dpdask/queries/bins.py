@@ -6,14 +6,19 @@ A record is in one cell at most: it needs a bin or a category along every axis.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dpdask.privatizers.counting import place_by_code, place_in_bins
+from dpdask.loading import when_used
 from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.grouping import GroupKey
 from dpdask.types import Array, Floats, Integers, Json, Shape
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import counting
+else:
+    counting = when_used("dpdask.privatizers.counting")
 
 __all__ = ["ArrayBins", "Categories", "ColumnBins", "CountedAxis", "Records", "shape_on_card"]
 
@@ -71,7 +76,7 @@ class ColumnBins:
 
     def place(self, records: Records, cells: Integers) -> None:
         """Extend cells by the bin of the column."""
-        place_in_bins(records.column(self.column), np.asarray(self.edges), cells)
+        counting.place_in_bins(records.column(self.column), np.asarray(self.edges), cells)
 
     def answer_axis(self) -> AnswerAxis:
         """Return bins that are called after the column's index."""
@@ -101,7 +106,7 @@ class ArrayBins:
 
     def place(self, records: Records, cells: Integers) -> None:
         """Extend cells by the bin of the number."""
-        place_in_bins(records.numbers(self.array), np.asarray(self.edges), cells)
+        counting.place_in_bins(records.numbers(self.array), np.asarray(self.edges), cells)
 
     def answer_axis(self) -> AnswerAxis:
         """Return bins that are called after the array."""
@@ -130,7 +135,7 @@ class Categories:
 
     def place(self, records: Records, cells: Integers) -> None:
         """Extend cells by the category of the label."""
-        place_by_code(records.codes(self.key.array, self.key.groups), self.size, cells)
+        counting.place_by_code(records.codes(self.key.array, self.key.groups), self.size, cells)
 
     def answer_axis(self) -> AnswerAxis:
         """Return categories that are called as the array."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from dpdask.loading import when_used
 from dpdask.noise.rounding import product_rounding
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.bounds import AnswerBounds
-from dpdask.privatizers.counting import count_cells
 from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import Query, Reader, SummedQuery
 from dpdask.queries.bins import ColumnBins, CountedAxis, shape_on_card
@@ -21,6 +21,11 @@ from dpdask.queries.people import first_codes
 from dpdask.queries.verification import QueryRules, RecordedAnswer, register_query_rules
 from dpdask.sensitivity import SensitivitySet
 from dpdask.types import Array, Floats, Integers, Json, Region, Shape
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import counting
+else:
+    counting = when_used("dpdask.privatizers.counting")
 
 __all__ = ["Histogram"]
 
@@ -96,7 +101,8 @@ class Histogram(SummedQuery):
     ) -> Integers:
         """Return the counts of some records in all cells."""
         cells = self.cells(source, records)
-        return count_cells(cells, math.prod(self.answer_shape)).reshape(self.answer_shape)
+        counts = counting.count_cells(cells, math.prod(self.answer_shape))
+        return counts.reshape(self.answer_shape)
 
     def cells(self, source: Reader, records: slice) -> Integers:
         """Return the cell of every record, -1 for none."""

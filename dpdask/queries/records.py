@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpdask.loading import when_used
 from dpdask.privatizers.clipping import (
     clip_factors,
     clipped_on_grid,
@@ -19,9 +21,13 @@ from dpdask.privatizers.clipping import (
     rows_of,
 )
 from dpdask.privatizers.grid import Grid
-from dpdask.privatizers.grouped_sums import add_clamped, add_clipped
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.types import Array, Floats, Integers, Region, Shape
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import grouped_sums
+else:
+    grouped_sums = when_used("dpdask.privatizers.grouped_sums")
 
 __all__ = ["Clip", "Ranges", "RecordRule", "RecordSums"]
 
@@ -201,12 +207,15 @@ class RecordSums:
                 shifted = rule.center.shifted(block, self._region)
                 norms = record_norms(shifted, record_axis=rule.record_axis, step=step)
                 factors = clip_factors(norms, grid=rule.grid)
-            add_clipped(rows, codes, self._center, factors, 1 / step, self.totals, self.counts)
+            grouped_sums.add_clipped(
+                rows, codes, self._center, factors, 1 / step, self.totals, self.counts
+            )
             return
         fill, low, high = self._bounds
         if block.dtype == np.float32 and rule.center.zero:  # as it is written into such a block
             fill = fill.astype(np.float32).astype(np.float64)
-        add_clamped(rows, codes, self._center, fill, low, high, 1 / step, self.totals, self.counts)
+        bounds = (self._center, fill, low, high)
+        grouped_sums.add_clamped(rows, codes, *bounds, 1 / step, self.totals, self.counts)
 
 
 def _spread(values: Floats, one: Shape) -> Floats:

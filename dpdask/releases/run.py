@@ -13,7 +13,7 @@ from dpdask.execution import OnProgress
 from dpdask.execution.cluster import DaskClient
 from dpdask.keystream import random_bytes
 from dpdask.ledger import Allowance, Ledger, LedgerEntry
-from dpdask.planning import ReleasePlan, make_plan
+from dpdask.planning import ReleasePlan, make_plan, placed
 from dpdask.releases import staging, steps
 from dpdask.releases.closing import (
     Receipt,
@@ -152,7 +152,7 @@ class ReleaseRun:
         Guarantee: leaving before the charge leaves nothing behind; after it, a release to resume.
         """
         try:
-            with execution.connect(self.plan.spec.compute, client) as executor:
+            with execution.connect(placed(self.plan), client) as executor:
                 publisher = Publisher.of(self.plan.output, self.release_id)
                 self._context = Context(
                     self.plan,

@@ -29,6 +29,9 @@ from dpdask.spec.query import Query
 from dpdask.spec.secrets import ClusterOptions, LedgerUrl, StorageOptions, Url
 
 __all__ = [
+    "AUTO",
+    "INLINE",
+    "LOCAL",
     "BudgetSection",
     "ComputeSection",
     "NoiseSection",
@@ -42,6 +45,8 @@ __all__ = [
     "VariableSection",
     "WindowSection",
 ]
+
+AUTO, LOCAL, INLINE = "auto", "local", "inline"  # values of compute.cluster
 
 
 class WindowSection(Section):
@@ -264,7 +269,8 @@ class ComputeSection(Section):
     """``compute``: where tasks run and how much each may hold.
 
     Args:
-        cluster: ``local``, the address of a scheduler, or ``package.module:factory``.
+        cluster: ``auto``, ``local``, ``inline``, the address of a scheduler, or
+            ``package.module:factory``.
         cluster_options: Keyword arguments of the factory.
         workers: How many worker processes a local cluster has.
         threads: Threads of each worker; one per processor where left out.
@@ -274,7 +280,7 @@ class ComputeSection(Section):
         allow_unencrypted_cluster: Accept a remote scheduler without TLS.
     """
 
-    cluster: Url = "local"
+    cluster: Url = AUTO
     cluster_options: ClusterOptions = Field(default_factory=dict)
     workers: Positive = 1
     threads: Positive | None = None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpdask.storage.label_kernel import find_in_table, find_rows
+from dpdask.loading import when_used
 from dpdask.types import Array, Integers
+
+if TYPE_CHECKING:
+    from dpdask.storage import label_kernel
+else:
+    label_kernel = when_used("dpdask.storage.label_kernel")
 
 __all__ = ["number_positions", "text_positions"]
 
@@ -36,7 +42,7 @@ def number_positions(values: Array, groups: list[int]) -> Integers:
     table = np.full(high - low + 1, -1, np.int64)
     table[np.array(listed) - low] = usable
     out = np.empty(values.shape, np.int64)
-    find_in_table(values, low, high, table, out)
+    label_kernel.find_in_table(values, low, high, table, out)
     return out
 
 
@@ -79,7 +85,9 @@ def _found_rows(
     order = np.lexsort(rows.T[::-1])
     places = np.array(usable, np.int64)[order]
     contiguous = np.ascontiguousarray(values)
-    find_rows(contiguous.view(character).reshape(len(values), width), rows[order], places, out)
+    label_kernel.find_rows(
+        contiguous.view(character).reshape(len(values), width), rows[order], places, out
+    )
     return out
 
 

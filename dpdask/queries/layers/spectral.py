@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from dpdask.privatizers.eigen import nearest_psd, symmetric_eigen
+from dpdask.loading import when_used
 from dpdask.queries.beside import DATA, BesideArray
 from dpdask.queries.layers.base import Layer, register_layer_class
 from dpdask.types import Array, Floats, Json, Region, Shape
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import eigen
+else:
+    eigen = when_used("dpdask.privatizers.eigen")
 
 __all__ = ["PositiveSemidefinite", "PrincipalComponents"]
 
@@ -39,7 +44,7 @@ class PositiveSemidefinite(Layer):
 
     def apply(self, released: Mapping[str, Floats], box: Region) -> dict[str, Array]:
         """Return the matrix without its negative eigenvalues."""
-        return {self.name: nearest_psd(*symmetric_eigen(released[DATA]))}
+        return {self.name: eigen.nearest_psd(*eigen.symmetric_eigen(released[DATA]))}
 
 
 @register_layer_class
@@ -78,7 +83,7 @@ class PrincipalComponents(Layer):
 
     def apply(self, released: Mapping[str, Floats], box: Region) -> dict[str, Array]:
         """Return the first eigenvectors and eigenvalues."""
-        values, vectors = symmetric_eigen(released[DATA])
+        values, vectors = eigen.symmetric_eigen(released[DATA])
         return {
             "eigenvectors": vectors[: self.components],
             "eigenvalues": values[: self.components],

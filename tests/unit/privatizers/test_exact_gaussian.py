@@ -14,14 +14,14 @@ from dpdask.errors import InvalidNoise
 from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.privatizers import exact_gaussian as sampler
 from dpdask.privatizers.exact_gaussian import (
-    BLOCK,
     HALF,
-    check_steps_per_sigma,
     exact_integers,
     exact_pair,
     fill_block,
     thresholds,
 )
+from dpdask.privatizers.grid import check_steps_per_sigma
+from dpdask.privatizers.samplers import BLOCK
 
 ANGLE_MASK = (1 << 62) - 1
 

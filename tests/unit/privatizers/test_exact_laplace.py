@@ -14,9 +14,9 @@ import pytest
 from dpdask.keystream import ReleaseKey, TileStream
 from dpdask.privatizers import exact_laplace as sampler
 from dpdask.privatizers.blocks import drawn_integers
-from dpdask.privatizers.exact_gaussian import BLOCK, minus_log_of
+from dpdask.privatizers.exact_gaussian import minus_log_of
 from dpdask.privatizers.exact_laplace import exact_element, fill_block, settle_block
-from dpdask.privatizers.samplers import LAPLACE
+from dpdask.privatizers.samplers import BLOCK, LAPLACE
 
 SIGN = 1 << 63
 Draws = np.ndarray[Any, np.dtype[np.float64]]

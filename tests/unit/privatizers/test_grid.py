@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from dpdask.errors import InvalidSensitivity, OutOfReach
 from dpdask.privatizers.clipping import (
-    ENTRY_LIMIT,
     clip_factors,
     clipped_on_grid,
     fine_clip_grid,
     record_norms,
 )
-from dpdask.privatizers.grid import Grid, steps_for_rounding
+from dpdask.privatizers.grid import ENTRY_LIMIT, Grid, steps_for_rounding
 
 ODD = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -5e-324, -0.0, 0.0, 1e-310]
 
