@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 TARGETS = (
     "dpdask",
+    "dpdask_studies",
     "docs",
     "flows",
     "deploy",

@@ -19,6 +19,7 @@ from dpdask.cli.ledger import ledger
 from dpdask.cli.plan import plan
 from dpdask.cli.release import abort, demo, registry, resume, run, serve, show, verify
 from dpdask.cli.schema import schema
+from dpdask.cli.study import study
 from dpdask.errors import (
     BareKeysWarning,
     BudgetExceeded,
@@ -127,6 +128,7 @@ for _command in (
     key,
     calibrate,
     compare,
+    study,
     schema,
 ):
     main.add_command(_command)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dpdask
+import dpdask_studies
 
-PACKAGE = Path(dpdask.__file__).parent
+PACKAGES = [Path(package.__file__).parent for package in (dpdask, dpdask_studies)]
+MODULES = [path for package in PACKAGES for path in package.rglob("*.py")]
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 60
 
@@ -22,7 +24,7 @@ def functions(source: str) -> Iterator[tuple[str, int]]:
 
 
 def test_no_module_is_longer_than_400_lines() -> None:
-    sizes = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    sizes = {path: len(path.read_text().splitlines()) for path in MODULES}
     assert len(sizes) > 100
     assert {str(path): size for path, size in sizes.items() if size > MOST_LINES} == {}
 
@@ -30,7 +32,7 @@ def test_no_module_is_longer_than_400_lines() -> None:
 def test_no_function_is_longer_than_60_lines() -> None:
     long = [
         f"{path}:{name} has {size} lines"
-        for path in PACKAGE.rglob("*.py")
+        for path in MODULES
         for name, size in functions(path.read_text())
         if size > MOST_LINES_OF_A_FUNCTION
     ]

@@ -18,8 +18,8 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FUNCTION = re.compile(r"`((?:dpdask|flows|tests)/[\w/]+\.py):([\w.]+)`")
-FILE = re.compile(r"`((?:dpdask|flows|tests|docs|deploy|\.ci)/[\w/.-]+\.\w+)`")
+FUNCTION = re.compile(r"`((?:dpdask|dpdask_studies|flows|tests)/[\w/]+\.py):([\w.]+)`")
+FILE = re.compile(r"`((?:dpdask|dpdask_studies|flows|tests|docs|deploy|\.ci)/[\w/.-]+\.\w+)`")
 
 
 def anchors(page: Path) -> set[str]:

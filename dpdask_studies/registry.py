@@ -1,0 +1,35 @@
+"""All studies by name, each loaded when it is run."""
+
+from __future__ import annotations
+
+import importlib
+
+from dpdask.errors import InvalidSpec
+from dpdask_studies.study import Study
+
+__all__ = ["NAMES", "studies", "study"]
+
+_MODULES = {
+    "r1-counts": "r1_counts",
+    "r1-loss": "r1_loss",
+}
+NAMES = tuple(_MODULES)
+
+
+def study(name: str) -> Study:
+    """Return a study by its name."""
+    if name not in _MODULES:
+        raise InvalidSpec(f"{name!r} is not a valid study; choose one of {', '.join(NAMES)}")
+    try:
+        module = importlib.import_module(f"dpdask_studies.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        raise InvalidSpec(
+            f"study {name} needs {error.name}; install it by: pip install 'dpdask[studies]'"
+        ) from None
+    chosen: Study = module.STUDY
+    return chosen
+
+
+def studies() -> list[Study]:
+    """Return all studies."""
+    return [study(name) for name in NAMES]

@@ -1,0 +1,119 @@
+"""Every study, run quickly: what it prints, what it draws, and what must come out of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dpdask.cli import main
+from dpdask_studies.registry import NAMES
+from dpdask_studies.study import Verdict
+
+Lines = dict[str, dict[str, Any]]
+
+
+def study(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["study", *arguments])
+
+
+def check_counts(lines: Lines) -> None:
+    published = lines["loss, R1SMG as published, epsilon 1e-05"]
+    assert published["formula"] == pytest.approx(402_110.0976)
+    assert published["verdict"] == Verdict.NOT_PRIVATE
+    assert lines["R1SMG: delta at epsilon 1e-5"]["formula"] == pytest.approx(0.21664, rel=1e-4)
+    for label in ("classic Gaussian", "analytic Gaussian", "MVG", "MGM", "UDN", "Laplace (auto)"):
+        line = lines[f"loss, {label}, epsilon 0.5"]
+        assert line["measured"] == pytest.approx(line["formula"], rel=0.2)
+
+
+def check_loss(lines: Lines) -> None:
+    sizes = {"100": 3.36864e7, "10,000": 2.01118e7, "1,000,000": 2.00012e7}
+    for size, loss in sizes.items():
+        line = lines[f"R1SMG as published, epsilon 1e-07, M = {size}"]
+        assert line["formula"] == pytest.approx(loss, rel=1e-5)
+        assert line["verdict"] == Verdict.NOT_PRIVATE
+    for label in ("classic", "analytic"):
+        line = lines[f"{label} Gaussian, epsilon 1e-07, M = 1,000"]
+        assert line["measured"] == pytest.approx(line["formula"], rel=0.2)
+        assert line["verdict"] == Verdict.HOLDS
+
+
+CHECKS: dict[str, Callable[[Lines], None]] = {"r1-counts": check_counts, "r1-loss": check_loss}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_runs_and_shows_what_it_must(name: str, tmp_path: Path) -> None:
+    plot = tmp_path / "study.svg"
+    result = study(name, "--quick", "--json", "--plot", str(plot))
+    assert result.exit_code == 0, result.output
+    content = json.loads(result.stdout)
+    assert content["study"] == name
+    assert content["quick"] is True
+    assert content["data"]
+    lines = {line["label"]: line for line in content["lines"]}
+    assert len(lines) == len(content["lines"])  # labels tell lines apart
+    for line in lines.values():
+        assert set(line) >= {"label", "paper", "formula", "measured", "verdict", "why"}
+        assert line["verdict"] in set(Verdict)
+        assert any(line[key] is not None for key in ("paper", "formula", "measured"))
+    assert plot.read_text().count("<svg") == 1
+    CHECKS[name](lines)
+
+
+def test_all_studies_are_listed() -> None:
+    result = study("--list")
+    assert result.exit_code == 0
+    for name in NAMES:
+        assert name in result.stdout
+    listed = json.loads(study("--list", "--json").stdout)["studies"]
+    assert [each["study"] for each in listed] == list(NAMES)
+    assert all(each["paper"] for each in listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name a study"),
+        (("r1",), "choose one of"),
+        (("r1-loss", "--data", "x.csv"), "takes no data"),
+        (("r1-counts", "--data", "absent.csv"), "is not a file"),
+        (("r1-loss", "--plot", "x.jpg"), ".svg"),
+        (("r1-loss", "--plot", "no/such/folder/x.svg"), "folder that exists"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(arguments: tuple[str, ...], words: str) -> None:
+    result = study(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert words in result.stderr
+
+
+def test_a_file_of_the_user_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "pickups.csv"
+    rows = "".join(f"{40.6 + 0.001 * i},{-74 + 0.001 * i},B02512\n" for i in range(200))
+    file.write_text("Lat,Lon,Base\n" + rows)
+    from dpdask_studies.r1_counts import load
+
+    place = load(file)
+    assert "pickups.csv" in place.text
+    assert place.counts.sum() == 200
+    assert place.counts.shape == (89, 89)
+    file.write_text("Latitude,Lon\n1,2\n")
+    refused = study("r1-counts", "--quick", "--data", str(file))
+    assert refused.exit_code == 2
+    assert "'lat'" in refused.stderr
+
+
+def test_numbers_that_json_cannot_carry_are_null() -> None:
+    from dpdask_studies.study import Line, Measured
+
+    line = Line(label="x", measured=Measured(1.0), verdict=Verdict.CONTEXT)
+    assert math.isnan(line.to_dict()["half_width_95"])
+    assert str(Measured(1.0)) == "1"
+    assert str(Measured.of([1.0, 3.0])) == "2 ± 1.96"
