@@ -25,7 +25,7 @@ from dpdask.mechanisms.mgm import check_weights
 from dpdask.noise import DiagonalFactor, Factor, KroneckerNoise, ScaledIdentity
 from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import EntrywiseBox, RecordBox, SensitivitySet
-from dpdask.types import Shape
+from dpdask.types import Floats, Shape
 
 __all__ = ["directional"]
 
@@ -36,6 +36,7 @@ def directional(
     sensitivity: SensitivitySet,
     shape: Shape,
     weights: Sequence[float] | None = None,
+    floor: float = 0.0,
     steps: Steps = Steps(),
 ) -> Calibration:
     """Return the diagonal Gaussian noise with the least weighted error on a box of ranges.
@@ -45,6 +46,7 @@ def directional(
         sensitivity: Public ranges, along its feature axis.
         shape: The shape of the tensor.
         weights: The importance of each feature's error; equal where left out.
+        floor: The share of mu^2 that all features have in equal parts, so that weights may be 0.
         steps: How many steps share the budget, by exact composition.
 
     Guarantee: exact (Balle & Wang 2018, Thm 8, for mu of the box); delta(epsilon) of the noise
@@ -62,14 +64,14 @@ def directional(
         )
     axis = sensitivity.feature_axis
     size = shape[axis]
-    importance = np.ones(size) if weights is None else check_weights(weights, size)
+    importance = check_weights(np.ones(size) if weights is None else weights, size, floor)
     mu = steps.step_mu(budget, sensitivity.adjacency)
     if len(sensitivity.widths) == 1 and weights is None:
         unscaled: Factor = ScaledIdentity(size)
     else:
         widths = np.broadcast_to(np.asarray(sensitivity.widths), size)
         unscaled = DiagonalFactor(
-            np.sqrt(widths / np.sqrt(importance)) / math.sqrt(max(sensitivity.widths))
+            _scales(widths, importance, floor) / math.sqrt(max(sensitivity.widths))
         )
     shaped = [ScaledIdentity(n) if i != axis else unscaled for i, n in enumerate(shape)]
     scale = sensitivity.whitened(shaped) / mu * (1 + 1e-14)
@@ -83,3 +85,14 @@ def directional(
         steps=steps,
         quantities={"scale": scale},
     )
+
+
+def _scales(widths: Floats, importance: Floats, floor: float) -> Floats:
+    """Return the standard deviations up to a common scale; feature i has the share c_i sqrt(P_i) of
+    mu^2, after ``floor`` of it was spread evenly.
+    """
+    if floor == 0:
+        return np.asarray(np.sqrt(widths / np.sqrt(importance)))
+    shares = widths * np.sqrt(importance)
+    shares = (1 - floor) * shares / math.fsum(shares) + floor / shares.size
+    return np.asarray(widths / np.sqrt(shares) / math.sqrt(float(np.max(widths))))

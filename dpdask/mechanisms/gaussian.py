@@ -6,6 +6,7 @@ noise (the inverse of its factors), and mu = sup ||W D|| the parameter of its ex
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -90,29 +91,34 @@ def classic_gaussian(
     """Return i.i.d. Gaussian noise of standard deviation s sqrt(2 ln(1.25/delta)) / epsilon.
 
     Args:
-        budget: (epsilon, delta) of all steps together; epsilon < 1 for each step.
+        budget: (epsilon, delta) of all steps together.
         sensitivity: What one privacy unit can change in one step; s is its radius.
         shape: The shape of the tensor.
         steps: How many steps share the budget, by strong composition.
 
-    Guarantee: sufficient (Dwork & Roth 2014, Thm A.1), for epsilon < 1 only; the verified profile
-    is strictly better.
+    Guarantee: sufficient (Dwork & Roth 2014, Thm A.1) for epsilon < 1, where the verified profile
+    is strictly better. From 1 on the formula is not a theorem, and the verified profile alone
+    decides whether the noise is certified.
     """
     step = steps.strong_step(budget)
+    theorem = "Dwork & Roth 2014, Thm A.1"
+    warnings: tuple[str, ...] = ()
     if step.epsilon >= 1:
-        raise InvalidMechanism(
+        theorem = "formula of Dwork & Roth 2014, Thm A.1, beyond its epsilon < 1"
+        warnings = (
             f"epsilon={step.epsilon:g} is outside the classic theorem, which needs epsilon < 1;"
-            " use analytic-gaussian"
+            " its verified profile decides",
         )
     sigma = sensitivity.radius * math.sqrt(2 * math.log(1.25 / step.delta)) / step.epsilon * _UP
-    return verified_gaussian(
+    calibration = verified_gaussian(
         noise=IidNoise(shape, sigma),
         sensitivity=sensitivity,
         budget=budget,
-        theorem="Dwork & Roth 2014, Thm A.1" + steps.suffix("strong composition (R1SMG eq. 16)"),
+        theorem=theorem + steps.suffix("strong composition (R1SMG eq. 16)"),
         steps=steps,
         quantities={"sigma": sigma},
     )
+    return dataclasses.replace(calibration, warnings=warnings)
 
 
 def analytic_gaussian(

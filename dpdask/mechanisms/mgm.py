@@ -71,19 +71,42 @@ def utility_weights(utility: _Rows, directions: Floats | None = None) -> Floats:
     return np.asarray(np.sum(along**2, axis=0), dtype=np.float64)
 
 
-def check_weights(weights: Sequence[float], size: int) -> Floats:
-    """Return the weights of an axis of length ``size``: one finite number > 0 for each index."""
+def check_weights(weights: Sequence[float] | Floats, size: int, floor: float = 0.0) -> Floats:
+    """Return the weights of an axis of length ``size``: one finite number > 0 for each index.
+
+    Args:
+        weights: The importance of each index's error.
+        size: The length of the axis.
+        floor: The share of the precision that all indices have in equal parts; where it is above 0,
+            some weights may be 0.
+    """
     values = np.asarray(weights, dtype=np.float64)
+    if not 0 <= floor < 1:
+        raise InvalidMechanism(f"floor={floor:g} is not a valid share; choose 0 <= floor < 1")
     if values.shape != (size,):
         raise InvalidMechanism(
             f"{values.size} weights do not fit an axis of length {size}; give one weight per index"
         )
-    if not np.all((values >= 1e-100) & (values <= 1e100)):
+    important = (values >= 1e-100) & (values <= 1e100)
+    if not np.all(important | (values == 0)) or not np.any(important):
+        raise InvalidMechanism(
+            "a weight is not a finite number >= 0, or none is above 0; give weights from 1e-100 to"
+            " 1e100, or 0 where an error does not matter"
+        )
+    if floor == 0 and not np.all(important):
         raise InvalidMechanism(
             "a weight is not > 0, which would allow infinite noise; give every index a finite"
-            " weight > 0"
+            " weight > 0, or a floor such as 0.05, the share of the precision that is spread evenly"
         )
     return values
+
+
+def _check_floor(floor: float, weights: object) -> None:
+    if floor and weights is None:
+        raise InvalidMechanism(
+            f"floor={floor:g} goes with weights, which leave precision to spread; give weights or"
+            " utility, or drop floor"
+        )
 
 
 def _axis_factor(
@@ -91,9 +114,10 @@ def _axis_factor(
     weights: Sequence[float] | None,
     directions: _Rows | None,
     inverse_norm: float,
+    floor: float,
 ) -> Factor:
     """Return the factor with ||U^-1||_F^2 = ``inverse_norm`` and the least weighted variance (MGM
-    Alg 1).
+    Alg 1), after the share ``floor`` of it was spread evenly.
     """
     basis = None
     if directions is not None:
@@ -106,9 +130,12 @@ def _axis_factor(
         check_orthonormal(basis)
     if weights is None:
         return ScaledIdentity(size, math.sqrt(size / inverse_norm) * _UP)
-    root = np.sqrt(check_weights(weights, size))
-    scales = np.sqrt(math.fsum(root) / (root * inverse_norm)) * _UP
-    return along_directions(size, basis, scales, None)
+    root = np.sqrt(check_weights(weights, size, floor))
+    with np.errstate(divide="ignore"):  # a weight of 0 has no precision but the floor's
+        variances = math.fsum(root) / (root * inverse_norm)
+    if floor:
+        variances = 1 / ((1 - floor) / variances + floor * inverse_norm / size)
+    return along_directions(size, basis, np.sqrt(variances) * _UP, None)
 
 
 def mgm(
@@ -119,6 +146,7 @@ def mgm(
     weights: Sequence[Sequence[float] | None] | None = None,
     directions: Sequence[_Rows | None] | None = None,
     factors: Sequence[Factor] | None = None,
+    floor: float = 0.0,
     steps: Steps = Steps(),
 ) -> Calibration:
     """Return Kronecker noise with one factor U_k per axis, the product of ||U_k^-1||_F^2 being B.
@@ -130,6 +158,8 @@ def mgm(
         weights: For each axis, the importance of each index's error (Alg 1), or None.
         directions: For each axis, an orthonormal basis as rows, or None for the standard one.
         factors: One factor per axis, up to a common scale, instead of weights.
+        floor: The share of each weighted axis's precision that is spread evenly, so that weights
+            may be 0: a utility subspace that leaves directions out.
         steps: How many steps share the budget, by strong composition.
 
     Guarantee: sufficient (MGM Thm 1), looser by about sqrt(M) than the exact profile.
@@ -137,6 +167,7 @@ def mgm(
     bound = noise_bound(
         entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
+    _check_floor(floor, weights)
     if factors is not None:
         first, *others = check_factors(factors, shape)
         norm = math.prod(factor.power_sum(-2) for factor in (first, *others))
@@ -145,7 +176,11 @@ def mgm(
         per_axis = bound ** (1 / len(shape))
         scaled = tuple(
             _axis_factor(
-                size, _for_axis(weights, i, shape), _for_axis(directions, i, shape), per_axis
+                size,
+                _for_axis(weights, i, shape),
+                _for_axis(directions, i, shape),
+                per_axis,
+                floor,
             )
             for i, size in enumerate(shape)
         )
@@ -191,6 +226,7 @@ def udn(
     axis: int = 0,
     weights: Sequence[float] | None = None,
     directions: _Rows | None = None,
+    floor: float = 0.0,
     steps: Steps = Steps(),
 ) -> Calibration:
     """Return noise with a factor U on one axis, ||U^-1||_F^2 = B, independent along all others.
@@ -202,16 +238,18 @@ def udn(
         axis: The axis of the factor.
         weights: The importance of the error along each direction.
         directions: An orthonormal basis as rows; the standard one where left out.
+        floor: The share of the precision that is spread evenly, so that weights may be 0.
         steps: How many steps share the budget, by strong composition.
 
     Guarantee: sufficient (MGM Thm 2); the verified profile is exact.
     """
     axis = _check_axis(axis, shape)
+    _check_floor(floor, weights)
     bound = noise_bound(
         entries=math.prod(shape), budget=steps.strong_step(budget), sensitivity=sensitivity.radius
     )
     return verified_gaussian(
-        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, directions, bound)),
+        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, directions, bound, floor)),
         sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 2 (UDN)" + steps.suffix(_STRONG),
@@ -227,6 +265,7 @@ def idn(
     shape: Shape,
     axis: int = 0,
     weights: Sequence[float] | None = None,
+    floor: float = 0.0,
     steps: Steps = Steps(),
 ) -> Calibration:
     """Return noise with a diagonal factor U on one axis of length m, ||U^-1||_F^2 = m B, for
@@ -238,6 +277,7 @@ def idn(
         shape: The shape of the tensor.
         axis: The axis of the factor.
         weights: The importance of each index's error.
+        floor: The share of the precision that is spread evenly, so that weights may be 0.
         steps: How many steps share the budget, by strong composition.
 
     Guarantee: sufficient on a box of ranges (MGM Thm 3); the verified profile is exact.
@@ -248,13 +288,14 @@ def idn(
             " {ranges: ...}"
         )
     axis = _check_axis(axis, shape)
+    _check_floor(floor, weights)
     entries = math.prod(shape)
     step = steps.strong_step(budget)
     bound = shape[axis] * noise_bound(
         entries=entries, budget=step, sensitivity=max(sensitivity.widths) * math.sqrt(entries)
     )
     return verified_gaussian(
-        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, None, bound)),
+        noise=_one_axis(shape, axis, _axis_factor(shape[axis], weights, None, bound, floor)),
         sensitivity=sensitivity,
         budget=budget,
         theorem="MGM Thm 3 (IDN)" + steps.suffix(_STRONG),

@@ -149,9 +149,10 @@ def build_mgm(section: MgmSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate ``mgm``."""
     return mgm(
         **inputs.common(),
-        weights=section.weights,
+        weights=_weights_of_axes(section),
         directions=section.directions,
         factors=_factors(section.factors, inputs.shape),
+        floor=section.floor,
     )
 
 
@@ -159,18 +160,24 @@ def build_udn(section: UdnSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate ``udn``."""
     directions = _public_directions(section.directions)
     weights = _weights(section.weights, section.utility, directions)
-    return udn(**inputs.common(), axis=section.axis, weights=weights, directions=directions)
+    return udn(
+        **inputs.common(),
+        axis=section.axis,
+        weights=weights,
+        directions=directions,
+        floor=section.floor,
+    )
 
 
 def build_idn(section: IdnSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate ``idn``."""
     weights = _weights(section.weights, section.utility, None)
-    return idn(**inputs.common(), axis=section.axis, weights=weights)
+    return idn(**inputs.common(), axis=section.axis, weights=weights, floor=section.floor)
 
 
 def build_directional(section: DirectionalSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate ``directional``."""
-    return directional(**inputs.common(), weights=section.weights)
+    return directional(**inputs.common(), weights=section.weights, floor=section.floor)
 
 
 def build_rank_one(section: RankOneSection, inputs: MechanismInputs) -> Calibration:
@@ -294,3 +301,19 @@ def _weights(
         raise InvalidMechanism("utility is not a matrix; give rows of equal length")
     basis = None if directions is None else np.asarray(directions, dtype=np.float64).T
     return [float(weight) for weight in utility_weights(utility, basis)]
+
+
+def _weights_of_axes(section: MgmSection) -> Sequence[Sequence[float] | None] | None:
+    """Return the weights of every axis, from those of the section or from its utility subspaces."""
+    if section.utility is None:
+        return section.weights
+    if section.weights is not None:
+        raise InvalidMechanism("both weights and utility are given; give one of them")
+    directions = section.directions or [None] * len(section.utility)
+    if len(directions) != len(section.utility):
+        raise InvalidMechanism(
+            f"{len(section.utility)} utility matrices do not fit {len(directions)} directions;"
+            " give one (or null) of each per axis"
+        )
+    pairs = zip(section.utility, directions, strict=True)
+    return [_weights(None, utility, basis) for utility, basis in pairs]

@@ -7,8 +7,10 @@ Kronecker noise with factors U_k, W = the Kronecker product of their inverses.
 - L2Ball: any difference with a norm of at most the radius; radius * product of 1/sigma_min(U_k).
 - RecordBall: one slice along the record axis changes, with a norm of at most the radius; the same
   product with max_j ||U_record^-1 e_j|| on the record axis.
-- RecordBox: one record changes, feature i by at most widths[i]; diagonal factors only.
-- EntrywiseBox: every entry may change by at most its width; diagonal factors only.
+- RecordBox: one record changes, feature i by at most widths[i]; exact for diagonal factors, that of
+  the RecordBall around it for others.
+- EntrywiseBox: every entry may change by at most its width; exact for diagonal factors, that of the
+  L2Ball around it for others.
 - L1Ball: any difference with bounded l1 and l2 norms; an l2 ball, or a record's, after whitening.
 
 Laplace noise needs ``sup ||D||_1``, which a set states as ``l1`` where it is known.

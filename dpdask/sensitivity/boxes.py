@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpdask.errors import InvalidSensitivity
+from dpdask.sensitivity.balls import L2Ball, RecordBall
 from dpdask.sensitivity.base import ROUND_UP, SensitivitySet, Whitening, axis_of, positive
 from dpdask.types import Floats
 
@@ -35,18 +36,11 @@ def _check_widths(widths: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(positive("range width", width) for width in widths)
 
 
-def _diagonals(factors: Sequence[Whitening]) -> list[Floats | float]:
-    diagonals = []
-    for axis, factor in enumerate(factors):
-        diagonal = factor.diagonal()
-        if diagonal is None:
-            raise InvalidSensitivity(
-                f"a box of ranges under a dense or low-rank factor on axis {axis} has no exact"
-                " bound;"
-                " use diagonal factors or an l2 sensitivity"
-            )
-        diagonals.append(diagonal)
-    return diagonals
+def _diagonals(factors: Sequence[Whitening]) -> list[Floats | float] | None:
+    """Return the diagonals of all factors; None where one mixes entries."""
+    diagonals = [factor.diagonal() for factor in factors]
+    known = [diagonal for diagonal in diagonals if diagonal is not None]
+    return known if len(known) == len(diagonals) else None
 
 
 def _added_up(widths: tuple[float, ...], entries: int) -> float:
@@ -122,9 +116,11 @@ class RecordBox(SensitivitySet):
 
     def whitened(self, factors: Sequence[Whitening]) -> float:
         """sqrt(max_j u_j^-2 * sum_i widths_i^2 / v_i^2 * the other axes' sums): exact for diagonal
-        factors.
+        factors, else that of the ball around the box: an upper bound.
         """
         diagonals = _diagonals(factors)
+        if diagonals is None:
+            return self._enclosing_ball().whitened(factors)
         total = 1.0
         for axis, (size, diagonal) in enumerate(zip(self.shape, diagonals, strict=True)):
             if axis == self.record_axis:
@@ -134,6 +130,19 @@ class RecordBox(SensitivitySet):
             else:
                 total *= _total(diagonal, size)
         return math.sqrt(total) * ROUND_UP
+
+    def _enclosing_ball(self) -> SensitivitySet:
+        """Return the ball around the box; of one record only where no other one changes with it,
+        since a factor that mixes records may add up the changes of several.
+        """
+        if self.records > 1:
+            return L2Ball(l2=self.radius, adjacency=self.adjacency, origin=self.origin)
+        return RecordBall(
+            l2=self.radius,
+            record_axis=self.record_axis,
+            adjacency=self.adjacency,
+            origin=self.origin,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,9 +179,15 @@ class EntrywiseBox(SensitivitySet):
         )
 
     def whitened(self, factors: Sequence[Whitening]) -> float:
-        """sqrt of the product over axes of their sums: exact for diagonal factors."""
+        """sqrt of the product over axes of their sums: exact for diagonal factors, else that of the
+        ball around the box: an upper bound.
+        """
+        diagonals = _diagonals(factors)
+        if diagonals is None:
+            ball = L2Ball(l2=self.radius, adjacency=self.adjacency, origin=self.origin)
+            return ball.whitened(factors)
         total = 1.0
-        for axis, (size, diagonal) in enumerate(zip(self.shape, _diagonals(factors), strict=True)):
+        for axis, (size, diagonal) in enumerate(zip(self.shape, diagonals, strict=True)):
             squares = _squared_widths(self.widths, size) if axis == self.feature_axis else 1.0
             total *= _total(diagonal, size, squares)
         return math.sqrt(total) * ROUND_UP

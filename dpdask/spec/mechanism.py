@@ -71,7 +71,7 @@ Factors = list[FactorSection | Literal["identity"]]
 
 @MECHANISMS.register
 class ClassicGaussianSection(MechanismSection):
-    """``classic-gaussian``: i.i.d. noise by the textbook formula, for epsilon < 1."""
+    """``classic-gaussian``: i.i.d. noise by the textbook formula, a theorem for epsilon < 1."""
 
     counts_beside: ClassVar[bool] = True
 
@@ -143,41 +143,53 @@ class MvgSection(MechanismSection):
 
 @MECHANISMS.register
 class MgmSection(MechanismSection):
-    """``mgm``: Kronecker noise with weights or factors for each axis."""
+    """``mgm``: Kronecker noise with weights or factors for each axis.
+
+    ``floor`` is the share of the precision that is spread evenly, so that weights may be 0.
+    """
 
     name: Literal["mgm"]
     weights: list[Vector | None] | None = None
+    utility: list[Matrix | None] | None = None
     directions: list[Matrix | None] | None = None
+    floor: Number = 0.0
     factors: Factors | None = None
 
 
 @MECHANISMS.register
 class UdnSection(MechanismSection):
-    """``udn``: directional noise along one axis."""
+    """``udn``: directional noise along one axis; ``floor`` as for ``mgm``."""
 
     name: Literal["udn"]
     axis: Whole = 0
     weights: Vector | None = None
     utility: Matrix | None = None
     directions: Matrix | EstimatedDirections | None = None
+    floor: Number = 0.0
 
 
 @MECHANISMS.register
 class IdnSection(MechanismSection):
-    """``idn``: a diagonal factor along one axis, for entries in a public range."""
+    """``idn``: a diagonal factor along one axis, for entries in a public range; ``floor`` as for
+    ``mgm``.
+    """
 
     name: Literal["idn"]
     axis: Whole = 0
     weights: Vector | None = None
     utility: Matrix | None = None
+    floor: Number = 0.0
 
 
 @MECHANISMS.register
 class DirectionalSection(MechanismSection):
-    """``directional``: the diagonal noise with the least weighted error on a box of ranges."""
+    """``directional``: the diagonal noise with the least weighted error on a box of ranges;
+    ``floor`` as for ``mgm``.
+    """
 
     name: Literal["directional"]
     weights: Vector | None = None
+    floor: Number = 0.0
 
 
 @MECHANISMS.register

@@ -148,8 +148,7 @@ def mvg(
         # One axis: sqrt(n) ||sigma(Sigma^-1)||_2 <= bound. Two equal ones:
         # ||sigma(Sigma^-1)||_2^2 <= bound.
         precision = (bound if equal else bound**2 / columns) * _DOWN
-        l1_precision = (math.sqrt(bound) if equal else bound / columns) * _DOWN
-        factor = allocation.factor(rows, precision=precision, l1_precision=l1_precision)
+        factor = allocation.factor(rows, precision=precision)
         chosen_factors = tuple(
             factor if equal or i == axis else ScaledIdentity(size) for i, size in enumerate(shape)
         )

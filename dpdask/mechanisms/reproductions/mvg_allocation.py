@@ -9,6 +9,7 @@ factor.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,13 +53,12 @@ class Allocation(abc.ABC):
     """A rule that turns a bound on the precision into a factor."""
 
     @abc.abstractmethod
-    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+    def factor(self, size: int, *, precision: float) -> Factor:
         """Return the factor of an axis of length ``size``.
 
         Args:
             size: The length of the axis.
-            precision: The bound on sum 1/variance_i^2.
-            l1_precision: The stricter bound on sum 1/variance_i, which Thm 7 uses.
+            precision: The bound P on sum 1/variance_i^2, all of which is spent.
         """
 
 
@@ -66,7 +66,7 @@ class Allocation(abc.ABC):
 class Uniform(Allocation):
     """The same share for every direction."""
 
-    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+    def factor(self, size: int, *, precision: float) -> Factor:
         """Return a scaled identity."""
         return ScaledIdentity(size, (precision / size) ** -0.25 * _UP)
 
@@ -83,7 +83,7 @@ class Binary(Allocation):
     chosen: Sequence[int] | None = None
     directions: _Rows | None = None
 
-    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+    def factor(self, size: int, *, precision: float) -> Factor:
         """Return a factor with two levels of noise."""
         if not 0 < self.tau < 1:
             raise InvalidMechanism(
@@ -117,7 +117,7 @@ class FixedShares(Allocation):
     shares: Sequence[float]
     directions: _Rows | None = None
 
-    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
+    def factor(self, size: int, *, precision: float) -> Factor:
         """Return the factor of these shares."""
         theta = np.asarray(self.shares, dtype=np.float64)
         columns = _columns(self.directions, size)
@@ -146,18 +146,24 @@ class FixedShares(Allocation):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaxPnr(Allocation):
     """The largest power-to-noise ratio: 1/variance_i = (c - 1/kappa_i)+ by water-filling on the
-    query's public eigenvalues kappa (MVG Thm 7).
+    eigenvalues kappa of the query's covariance (MVG Thm 7).
 
-    Directions with kappa_i < 1/c would get infinite noise, so the share ``floor`` is spread evenly
-    first.
+    The level c is that of sum 1/variance_i = sqrt(P), which Thm 2 lets Psi = I have. Their squares
+    then define the shares theta, so that all of P is spent (Alg 1). Directions with kappa_i < 1/c
+    would get infinite noise, so the share ``floor`` is spread evenly first.
+
+    Args:
+        eigenvalues: kappa, in the units of ||f||^2: those of K_f = f f', not divided by n.
+        directions: The eigenvectors, as rows.
+        floor: The share of P that all directions have in equal parts.
     """
 
     eigenvalues: Sequence[float]
     directions: _Rows | None = None
     floor: float = 0.05
 
-    def factor(self, size: int, *, precision: float, l1_precision: float) -> Factor:
-        """Return the factor that meets the l1 bound of Thm 7, which implies the l2 bound."""
+    def factor(self, size: int, *, precision: float) -> Factor:
+        """Return the factor of the water-filled shares."""
         kappa = np.asarray(self.eigenvalues, dtype=np.float64)
         if kappa.shape != (size,) or not np.all((kappa >= 1e-100) & (kappa <= 1e100)):
             raise InvalidMechanism(
@@ -174,11 +180,10 @@ class MaxPnr(Allocation):
                 f"max-pnr needs all {size} directions, got {columns.shape[1]}; give the full"
                 " orthonormal basis"
             )
-        filled = (
-            _water_fill(1 / kappa, (1 - self.floor) * l1_precision)
-            + self.floor * l1_precision / size
-        )
-        return along_directions(size, columns, filled**-0.5 * _UP, None)
+        filled = _water_fill(1 / kappa, math.sqrt((1 - self.floor) * precision))
+        squares = np.square(filled / np.max(filled))
+        shares = (1 - self.floor) * squares / np.sum(squares) + self.floor / size
+        return _shared(size, columns, shares, None, precision)
 
 
 def _water_fill(depths: Floats, volume: float) -> Floats:
