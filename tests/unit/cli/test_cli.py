@@ -50,6 +50,7 @@ def test_calibrate_prints_json_for_programs(tmp_path: Path) -> None:
 MECHANISMS: list[dict[str, Any]] = [
     {"mechanism": {"name": "analytic-gaussian"}},
     {"mechanism": {"name": "classic-gaussian"}, "privacy": {"epsilon": 0.5, "delta": 1e-5}},
+    {"mechanism": {"name": "classic-gaussian"}},
     {"mechanism": {"name": "imgm", "factors": ["identity", {"scaled": 2.0}]}},
     {
         "mechanism": {
@@ -141,7 +142,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"privcy": {"epsilon": 1, "delta": 1e-5}}, "did you mean 'privacy'"),
     ({"mechanism": {"name": "mvg", "gama": 3}}, "did you mean 'gamma'"),
     ({"mechanism": {"name": "mgv"}}, "choose one of classic-gaussian"),
-    ({"mechanism": {"name": "classic-gaussian"}}, "use analytic-gaussian"),
+    ({"mechanism": {"name": "k-norm"}, "shape": [1]}, "use analytic-gaussian"),
     ({"mechanism": {"name": "mvg"}}, "gamma"),
     ({"mechanism": {"name": "rank-one"}, "shape": [2]}, "M > 2"),
     (
