@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpdask.noise import KroneckerNoise, Noise
+from dpdask.noise.factors import mixing_axes
 from dpdask.privatizers.bounds import AnswerBounds, AxisBound
 from dpdask.queries.base import Query
 from dpdask.queries.records import Clip, Ranges
@@ -82,6 +84,11 @@ def _only_along(
     return tuple(bound if other == axis else elsewhere for other in range(order))
 
 
+def _mixes(noise: Noise) -> bool:
+    """Return whether noise mixes entries, so that the changes of several records may add up."""
+    return isinstance(noise, KroneckerNoise) and bool(mixing_axes(noise.factors))
+
+
 def _record_entries(answer: RecordedAnswer) -> int:
     """Return how many entries one record has; all of them where there is no record axis."""
     entries = math.prod(answer.shape)
@@ -124,7 +131,12 @@ class IdentityRules(QueryRules):
                 return one and sensitivity.record_axis == answer.record_axis
             case RecordBox():
                 along = sensitivity.record_axis == answer.record_axis
-                return along and holds_ranges(sensitivity, answer, self.least_widths(answer))
+                together = sensitivity.records >= answer.contributions or not _mixes(answer.noise)
+                return (
+                    along
+                    and together
+                    and holds_ranges(sensitivity, answer, self.least_widths(answer))
+                )
             case EntrywiseBox():
                 return holds_ranges(sensitivity, answer, self.least_widths(answer))
             case _:

@@ -254,3 +254,24 @@ def test_a_box_that_moves_its_width_to_another_feature_is_found(space: Workspace
     url = rewritten(space, spread)
     with pytest.raises(VerificationFailed, match="does not go with its query and privacy unit"):
         verify_release(url)
+
+
+def test_a_box_of_several_records_that_says_one_is_found_under_mixed_records(
+    space: Workspace,
+) -> None:
+    """Noise that mixes records adds up the changes of a unit's two; the ball of one is smaller."""
+    space.source(people(6, 4))
+    mixing = (np.eye(6) * 2 + 0.9).tolist()
+    space.release(
+        privacy_unit={"record_dim": 0, "ranges": [-1, 1], "max_contributions": 2},
+        mechanism={"name": "imgm", "factors": [{"dense": mixing}, "identity"]},
+    )
+    url = str(space.folder / "out.zarr")
+    verify_release(url)
+
+    def alone(card: dict[str, Any]) -> None:
+        assert card["sensitivity"]["set"]["configuration"].pop("records") == 2
+
+    rewritten(space, alone)
+    with pytest.raises(VerificationFailed, match="does not go with its query and privacy unit"):
+        verify_release(url)

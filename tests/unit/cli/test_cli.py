@@ -69,6 +69,11 @@ MECHANISMS: list[dict[str, Any]] = [
         },
         "shape": [3, 2],
     },
+    {
+        "mechanism": {"name": "imgm", "factors": [{"dense": [[1, 2], [0, 4]]}, "identity"]},
+        "shape": [2, 3],
+        "sensitivity": {"ranges": [0, 1]},
+    },
     {"mechanism": {"name": "mvg", "theorem": "psd", "gamma": 40}, "shape": [41, 41]},
     {
         "mechanism": {
@@ -181,14 +186,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
             "shape": [2, 3],
         },
         "positive definite",
-    ),
-    (
-        {
-            "mechanism": {"name": "imgm", "factors": [{"dense": [[1, 2], [0, 4]]}, "identity"]},
-            "shape": [2, 3],
-            "sensitivity": {"ranges": [0, 1]},
-        },
-        "diagonal factors",
     ),
     ({"sensitivity": {"ranges": [0, 1], "adjacency": "add-remove-one"}}, "use replace-one"),
     (
