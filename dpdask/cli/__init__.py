@@ -19,6 +19,7 @@ from dpdask.cli.ledger import ledger
 from dpdask.cli.plan import plan
 from dpdask.cli.release import abort, demo, registry, resume, run, serve, show, verify
 from dpdask.cli.schema import schema
+from dpdask.cli.start import init, inspect, list_choices
 from dpdask.cli.study import study
 from dpdask.errors import (
     BareKeysWarning,
@@ -116,6 +117,9 @@ def main() -> None:
 
 for _command in (
     demo,
+    inspect,
+    init,
+    list_choices,
     plan,
     run,
     resume,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpdask.releases.closing import Receipt
     from dpdask.types import Json
 
-__all__ = ["abort", "demo", "registry", "resume", "run", "serve", "show", "verify"]
+__all__ = ["abort", "demo", "flow_module", "registry", "resume", "run", "serve", "show", "verify"]
 
 
 def _options_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -238,7 +238,7 @@ def demo(as_flow: bool, folder: str | None) -> None:
         interruption.begin(str(prepared.spec), load_release_spec(prepared.spec))
         with _progress(False) as watch:
             if as_flow:
-                _flows("privatize").run_watched(prepared.spec, watch)
+                flow_module("privatize").run_watched(prepared.spec, watch)
             else:
                 release(prepared.spec, on_progress=watch)
     output = f"{prepared.folder}/released.zarr"
@@ -297,7 +297,7 @@ def serve(
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
-    _flows("serve").serve(
+    flow_module("serve").serve(
         spec_path,
         every=every,
         cron=cron,
@@ -321,7 +321,7 @@ def _parsed_rate_limit(text: str | None) -> dict[str, float] | None:
     return dict(zip(("epsilon", "delta", "days"), values, strict=True))
 
 
-def _flows(name: str) -> ModuleType:
+def flow_module(name: str) -> ModuleType:
     """Return a module of the flows, which import Prefect; nothing else here does."""
     try:
         return importlib.import_module(f"dpdask.flows.{name}")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dpdask.spec.release import ReleaseSpec
 
-__all__ = ["release_spec_schema"]
+__all__ = ["SCHEMA_URL", "release_spec_schema"]
 
-_ADDRESS = "https://raw.githubusercontent.com/dpdask/dpdask/main/docs/release-spec.schema.json"
+SCHEMA_URL = "https://raw.githubusercontent.com/dpdask/dpdask/main/docs/release-spec.schema.json"
 
 
 def release_spec_schema() -> dict[str, object]:
     """Return the JSON schema of a release spec, with every registered query and mechanism."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": _ADDRESS,
+        "$id": SCHEMA_URL,
         **ReleaseSpec.model_json_schema(),
     }
