@@ -11,7 +11,14 @@ __all__ = ["NAMES", "studies", "study"]
 
 _MODULES = {
     "r1-counts": "r1_counts",
+    "r1-pca": "r1_pca",
     "r1-loss": "r1_loss",
+    "mvg-regression": "mvg_regression",
+    "mvg-component": "mvg_component",
+    "mvg-covariance": "mvg_covariance",
+    "mgm-errors": "mgm_errors",
+    "mgm-time": "mgm_time",
+    "imgm": "imgm",
 }
 NAMES = tuple(_MODULES)
 

@@ -22,6 +22,7 @@ class Verdict(StrEnum):
 
     REPRODUCED = "reproduced"
     DIFFERS = "not reproduced"
+    UNDECIDED = "undecided"
     NOT_PRIVATE = "not private as claimed"
     CERTIFIED = "certified"
     HOLDS = "guarantee holds"

@@ -44,7 +44,81 @@ def check_loss(lines: Lines) -> None:
         assert line["verdict"] == Verdict.HOLDS
 
 
-CHECKS: dict[str, Callable[[Lines], None]] = {"r1-counts": check_counts, "r1-loss": check_loss}
+def check_pca(lines: Lines) -> None:
+    bound = lines["MVG's bound at (1.6, 1e-7), 2400 x 2400"]
+    assert bound["formula"] == pytest.approx(2.29e-17, rel=0.01)
+    verdicts = {
+        "R1SMG as published": Verdict.NOT_PRIVATE,
+        "Wishart": Verdict.NOT_PRIVATE,
+        "analytic Gaussian": Verdict.CERTIFIED,
+        "MOD-SULQ": Verdict.HOLDS,
+    }
+    for label, verdict in verdicts.items():
+        assert lines[f"deviation, {label}, epsilon 1.6"]["verdict"] == verdict
+    noisy = lines["deviation, MVG, Thm 3, epsilon 1.6"]["measured"]
+    assert lines["deviation, analytic Gaussian, epsilon 1.6"]["measured"] < noisy / 4
+
+
+def check_regression(lines: Lines) -> None:
+    zero, constant = lines["zero"]["measured"], lines["constant (mean of drinks)"]["measured"]
+    assert lines["non-private"]["measured"] < constant < zero
+    assert lines["MVG binary {ALT, drinks}"]["measured"] == pytest.approx(zero, rel=0.05)
+    assert lines["MVG binary {ALT, drinks}"]["verdict"] == Verdict.DIFFERS
+
+
+def check_component(lines: Lines) -> None:
+    for label in ("Gaussian (analytic)", "Laplace"):
+        assert lines[label]["measured"] < 0.1
+        assert lines[label]["verdict"] == Verdict.DIFFERS
+    assert lines["MVG, Thm 2"]["measured"] > 0.3
+
+
+def check_covariance(lines: Lines) -> None:
+    assert lines["ours: query second-moment"]["measured"] < 0.05
+    assert lines["ours: query second-moment"]["verdict"] == Verdict.CERTIFIED
+    for label in ("MVG binary", "Gaussian (analytic)", "Laplace"):
+        assert lines[label]["measured"] == pytest.approx(1, abs=0.4)
+
+
+def check_errors(lines: Lines) -> None:
+    losses = {"analytic-gaussian": 1.989e4, "idn": 2.179e6, "udn": 2.288e8, "mvg": 4.03e13}
+    for name, loss in losses.items():
+        line = lines[f"Adult gradient: loss, {name}"]
+        assert line["formula"] == pytest.approx(loss, rel=1e-3)
+        assert line["measured"] == pytest.approx(loss, rel=0.3)
+    orders = [line for label, line in lines.items() if label.endswith("order of the table")]
+    assert len(orders) == 8
+    assert {line["verdict"] for line in orders} == {Verdict.REPRODUCED}
+
+
+def check_time(lines: Lines) -> None:
+    printed = lines["MVG: release in units of the Gaussian's"]["paper"]
+    assert printed == pytest.approx(311.9, rel=1e-3)
+
+
+def check_imgm(lines: Lines) -> None:
+    roots = {"0.001": 0.000580, "0.1": 0.032521, "1": 0.268051, "10": 2.000446}
+    for epsilon, root in roots.items():
+        line = lines[f"B at epsilon {epsilon}"]
+        assert float(line["formula"]) == pytest.approx(root, abs=1e-6)
+        assert line["verdict"] == Verdict.REPRODUCED
+    assert lines["noise of 100 steps / of one (Thm 4)"]["formula"] == pytest.approx(10)
+    for name in ("imgm", "analytic-gaussian"):
+        line = lines[f"standard deviation, {name}, epsilon 1"]
+        assert line["measured"] == pytest.approx(line["formula"], rel=0.1)
+
+
+CHECKS: dict[str, Callable[[Lines], None]] = {
+    "r1-counts": check_counts,
+    "r1-pca": check_pca,
+    "r1-loss": check_loss,
+    "mvg-regression": check_regression,
+    "mvg-component": check_component,
+    "mvg-covariance": check_covariance,
+    "mgm-errors": check_errors,
+    "mgm-time": check_time,
+    "imgm": check_imgm,
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
