@@ -23,7 +23,7 @@ def _place_in_bins(values, edges, inverse, cells):
     last = edges.size - 2
     low, high = edges[0], edges[last + 1]
     for r in range(values.size):
-        v = values[r]
+        v = np.float64(values[r])
         if cells[r] < 0 or not (low <= v <= high):
             cells[r] = -1
             continue
@@ -71,8 +71,7 @@ def place_in_bins(values: Array, edges: Floats, cells: Integers) -> None:
         edges: Finite, increasing edges.
         cells: The cell of every record so far, -1 for none.
     """
-    numbers = np.ascontiguousarray(values, dtype=np.float64)
-    _place_in_bins(numbers, edges, _inverse_width(edges), cells)
+    _place_in_bins(values, edges, _inverse_width(edges), cells)
 
 
 def place_by_code(codes: Integers, size: int, cells: Integers) -> None:
@@ -86,11 +85,9 @@ def place_by_code(codes: Integers, size: int, cells: Integers) -> None:
     _place_by_code(codes, size, cells)
 
 
-def count_cells(cells: Integers, size: int) -> Integers:
-    """Return how many records are in each of ``size`` cells; those in cell -1 count nowhere."""
-    counts = np.zeros(size, np.int64)
+def count_cells(cells: Integers, counts: Integers) -> None:
+    """Add how many records are in each cell to ``counts``; those in cell -1 count nowhere."""
     _count_cells(cells, counts)
-    return counts
 
 
 def _inverse_width(edges: Floats) -> float:

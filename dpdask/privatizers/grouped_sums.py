@@ -25,7 +25,8 @@ def add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
     ``x`` holds records along its middle axis, ``codes`` the group of each, -1 for none. Along the
     entries of a record lie ``center``, what is subtracted; ``fill``, what a missing entry (NaN)
     counts as after that; ``low`` and ``high``, the bounds in steps; and by group ``totals``, the
-    sums in steps, and ``counts``, the numbers of present entries. No value can make it raise.
+    sums in steps, and ``counts``, the numbers of present entries, or None. No value can make it
+    raise.
     """
     for o in range(x.shape[0]):
         for r in range(x.shape[1]):
@@ -35,7 +36,6 @@ def add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
             first = o * x.shape[2]
             xs = x[o, r]
             sums = totals[group, first : first + x.shape[2]]
-            present = counts[group, first : first + x.shape[2]]
             for i in range(xs.size):
                 e = first + i
                 v = np.float64(xs[i])
@@ -43,7 +43,8 @@ def add_clamped(x, codes, center, fill, low, high, inverse, totals, counts):
                 q = (v - center[e] if there else fill[e]) * inverse
                 q = min(max(q, low[e]), high[e])
                 sums[i] += np.int64((q + ROUNDER) - ROUNDER)
-                present[i] += np.int64(there)
+                if counts is not None:
+                    counts[group, first + i] += np.int64(there)
 
 
 @_compiled
@@ -61,11 +62,11 @@ def add_clipped(x, codes, center, factors, inverse, totals, counts):
             factor = factors[r]
             xs = x[o, r]
             sums = totals[group, first : first + x.shape[2]]
-            present = counts[group, first : first + x.shape[2]]
             for i in range(xs.size):
                 v = np.float64(xs[i])
                 there = v == v
                 q = (v - center[first + i] if there else 0.0) * inverse
                 q = min(max(q, -_LIMIT), _LIMIT)
                 sums[i] += np.int64(((q + ROUNDER) - ROUNDER) * factor)  # rounds towards 0
-                present[i] += np.int64(there)
+                if counts is not None:
+                    counts[group, first + i] += np.int64(there)

@@ -162,11 +162,17 @@ class CountedSum(Sum):
         if self.groups is not None:
             codes = np.where(codes < 0, codes, self.groups.codes(source, records))
         added = self.record_sums(
-            source, exact_sum, box, codes=codes, factors=factors, groups=self.group_count
+            source,
+            exact_sum,
+            box,
+            codes=codes,
+            factors=factors,
+            groups=self.group_count,
+            counted=self.counting is Counting.ENTRIES,
         )
         shape = tuple(part.stop - part.start for part in inner)
         sums = {DATA: self._of_groups(added.totals, shape, answer_box)}
-        if self.counting is Counting.ENTRIES:
+        if added.counts is not None:
             sums[COUNT] = self._of_groups(added.counts, shape, answer_box)
         elif self.counting is Counting.RECORDS:
             counts = np.bincount(codes[codes >= 0], minlength=self.group_count)

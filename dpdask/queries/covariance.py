@@ -31,7 +31,7 @@ from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.joint_moments import MomentShape, joint_square
 from dpdask.queries.people import first_codes
 from dpdask.queries.records import Ranges
-from dpdask.queries.second_moment import SecondMoment, SecondMomentRules, products
+from dpdask.queries.second_moment import SecondMoment, SecondMomentRules
 from dpdask.queries.verification import RecordedAnswer, RecordedPart, register_query_rules
 from dpdask.sensitivity import L2Ball, SensitivitySet
 from dpdask.types import Floats, Integers, Json, Region, Shape
@@ -151,10 +151,10 @@ class JointCovariance(Covariance):
         factors: Floats | None,
     ) -> dict[str, Integers]:
         """Return the sums of products, of records and of ones over some records."""
-        left, right = self.blocks(source, exact_sum, answer_box, records, factors)
-        sums = {DATA: products(left, right, largest=exact_sum.rule().grid.high)}
+        words, total = self.moments(source, exact_sum, answer_box, records, factors)
+        sums = {DATA: words}
         if self.sum_scale is not None:
-            sums[SUM] = np.sum(left, axis=0).astype(np.int64)
+            sums[SUM] = total
         if self.count_scale is not None:
             sums[COUNT] = np.array([np.sum(first_codes(source, records) + 1)], np.int64)
         return sums

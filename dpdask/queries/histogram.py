@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -100,14 +101,19 @@ class Histogram(SummedQuery):
         factors: Floats | None,
     ) -> Integers:
         """Return the counts of some records in all cells."""
-        cells = self.cells(source, records)
-        counts = counting.count_cells(cells, math.prod(self.answer_shape))
+        counts = np.zeros(math.prod(self.answer_shape), np.int64)
+        for part, columns in self._blocks(source, records):
+            counting.count_cells(self._placed(source, part, columns), counts)
         return counts.reshape(self.answer_shape)
 
     def cells(self, source: Reader, records: slice) -> Integers:
         """Return the cell of every record, -1 for none."""
+        columns = self._columns(source, records) if self.columns else _no_columns(records)
+        return self._placed(source, records, columns)
+
+    def _placed(self, source: Reader, records: slice, columns: Array) -> Integers:
+        """Return the cell of every record, whose columns were read before."""
         cells = first_codes(source, records)
-        columns = self._columns(source, records) if self.columns else np.empty((cells.size, 0))
         some = _Records(source, records, columns, min(self.columns, default=0))
         for axis in self.axes:
             axis.place(some, cells)
@@ -124,16 +130,31 @@ class Histogram(SummedQuery):
         """Return the cells of records, and the numbers of an axis."""
         return 16 * records
 
+    def _blocks(self, source: Reader, records: slice) -> Iterator[tuple[slice, Array]]:
+        """Yield some records after others with their counted columns, valid until the next ones."""
+        if not self.columns:
+            yield records, _no_columns(records)
+        elif self.labels:  # which are read at once, so that none of their chunks is decoded twice
+            yield records, self._columns(source, records)
+        else:
+            for part, block in source.blocks(self._box(records), self.record_axis):
+                yield part, self._in_rows(block)
+
     def _columns(self, source: Reader, records: slice) -> Array:
         """Return the counted columns, and those between them, of some records."""
+        return self._in_rows(source.read(self._box(records)))
+
+    def _box(self, records: slice) -> Region:
         if len(self.source_shape) == 1:
-            return source.read((records,))[:, None]
+            return (records,)
         features = slice(min(self.columns), max(self.columns) + 1)
-        return (
-            source.read((records, features))
-            if self.record_axis == 0
-            else source.read((features, records)).T
-        )
+        return (records, features) if self.record_axis == 0 else (features, records)
+
+    def _in_rows(self, block: Array) -> Array:
+        """Return a block of the source with one record per row."""
+        if block.ndim == 1:
+            return block[:, None]
+        return block if self.record_axis == 0 else block.T
 
     def to_dict(self) -> Json:
         """Return also the public bins and categories."""
@@ -150,6 +171,10 @@ class Histogram(SummedQuery):
     def bound_to_dict(self, discretized: Discretized) -> Json:
         """One record, one count."""
         return {"kind": "count", "enforced": True}
+
+
+def _no_columns(records: slice) -> Array:
+    return np.empty((records.stop - records.start, 0))
 
 
 @dataclass(frozen=True, repr=False)

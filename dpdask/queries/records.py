@@ -7,29 +7,25 @@ bound is enforced.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from dpdask.loading import when_used
-from dpdask.privatizers.clipping import (
-    clip_factors,
-    clipped_on_grid,
-    on_grid,
-    record_norms,
-    rows_of,
-)
+from dpdask.privatizers.clipping import clip_factors, record_norms, rows_of
 from dpdask.privatizers.grid import Grid
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.types import Array, Floats, Integers, Region, Shape
 
 if TYPE_CHECKING:
-    from dpdask.privatizers import grouped_sums
+    from dpdask.privatizers import grouped_sums, record_steps
 else:
     grouped_sums = when_used("dpdask.privatizers.grouped_sums")
+    record_steps = when_used("dpdask.privatizers.record_steps")
 
-__all__ = ["Clip", "Ranges", "RecordRule", "RecordSums"]
+__all__ = ["Clip", "Ranges", "RecordRule", "RecordSums", "SpreadRule"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,29 +117,6 @@ class RecordRule:
     ranges: Ranges | None = None
     center: Center = ORIGIN
 
-    def integers(self, block: Array, factors: Floats | None, region: Region) -> Floats:
-        """Return a block of records as whole numbers of steps.
-
-        Args:
-            block: Some entries of some records.
-            factors: What clipped records are multiplied by; None computes it from whole records.
-            region: The region of the source that the block is.
-        """
-        block = self.center.shifted(block, region)
-        if self.ranges is not None:
-            block = self.ranges.center.fill(block, region)
-            return self._clamped(block, self.ranges, region)
-        step, axis = self.grid.step, self.record_axis
-        if factors is None:
-            norms = record_norms(block, record_axis=axis, step=step)
-            factors = clip_factors(norms, grid=self.grid)
-        return clipped_on_grid(block, step=step, factors=factors, record_axis=axis)
-
-    def _clamped(self, block: Array, ranges: Ranges, region: Region) -> Floats:
-        """Return entries clamped to their ranges, whose ends are rounded inwards."""
-        low, high = self.ends(ranges, region, block.shape)
-        return on_grid(block, step=self.grid.step, low=low, high=high)
-
     def ends(self, ranges: Ranges, region: Region, shape: Shape) -> tuple[Floats, Floats]:
         """Return the ends of ranges in steps, rounded inwards, ready to broadcast."""
         steps_per_sigma = self.grid.steps_per_sigma
@@ -163,34 +136,99 @@ class RecordRule:
         return low, high
 
 
-class RecordSums:
-    """Sums of records by group, as :meth:`RecordRule.integers` rounds them, block after block."""
+_Bounds: TypeAlias = tuple[Floats, Floats, Floats]
 
-    __slots__ = ("_bounds", "_center", "_region", "_rule", "counts", "totals")
+
+class SpreadRule:
+    """A rule for all entries of one record in a region: what compiled loops over records take."""
+
+    __slots__ = ("_bounds", "_region", "center", "rule")
+
+    center: Floats
+    """What is subtracted from every entry."""
+
+    def __init__(self, rule: RecordRule, region: Region) -> None:
+        """Spread a rule.
+
+        Args:
+            rule: How records become integers.
+            region: The region of the source that all blocks together are.
+        """
+        one = _one_record(rule, region)
+        self.rule, self._region = rule, region
+        self.center = _spread(rule.center.of(region), one)
+        self._bounds: _Bounds | None = None
+        if rule.ranges is not None:
+            low, high = rule.ends(rule.ranges, region, one)
+            fill = rule.ranges.center.of(region)
+            self._bounds = (_spread(fill, one), _spread(low, one), _spread(high, one))
+
+    def bounds(self, block: Array) -> _Bounds:
+        """Return what missing entries of a block count as, and the ends of ranges in steps."""
+        assert self._bounds is not None, "records are clipped, not clamped to ranges"
+        fill, low, high = self._bounds
+        if block.dtype == np.float32 and self.rule.center.zero:  # as such a block would hold it
+            fill = fill.astype(np.float32).astype(np.float64)
+        return fill, low, high
+
+    def factors(self, block: Array) -> Floats:
+        """Return what whole records of a block are multiplied by to obey their clip norm."""
+        rule = self.rule
+        shifted = rule.center.shifted(block, self._region)
+        norms = record_norms(shifted, record_axis=rule.record_axis, step=rule.grid.step)
+        return clip_factors(norms, grid=rule.grid)
+
+    def integers(
+        self, block: Array, factors: Floats | None, many: int
+    ) -> Iterator[tuple[slice, Floats]]:
+        """Yield which records of a block come next, and their integers as whole numbers of steps:
+        one record per row, valid until the next ones.
+
+        Args:
+            block: All entries of some records that lie in the region.
+            factors: What clipped records are multiplied by; None computes it from whole records.
+            many: How many records come at once, at most.
+        """
+        axis, step = self.rule.record_axis, self.rule.grid.step
+        if self.rule.ranges is None and factors is None:
+            factors = self.factors(block)
+        records = block.shape[axis]
+        memory = np.empty(block.size // max(1, records) * min(many, records))
+        for first in range(0, records, many):
+            some = slice(first, min(first + many, records))
+            part = np.ascontiguousarray(block[(slice(None),) * axis + (some,)])
+            rows = part.reshape(rows_of(part.shape, axis))
+            out = memory[: part.size].reshape(rows.shape)
+            if factors is None:
+                record_steps.clamp(rows, self.center, *self.bounds(block), 1 / step, out)
+            else:
+                record_steps.clip(rows, self.center, factors[some], 1 / step, out)
+            in_rows = out if axis == 0 else np.ascontiguousarray(np.moveaxis(out, 1, 0))
+            yield some, in_rows.reshape(some.stop - some.start, -1)
+
+
+class RecordSums:
+    """Sums of records by group, as :class:`SpreadRule` rounds them, block after block."""
+
+    __slots__ = ("_spread", "counts", "totals")
 
     totals: Integers
     """The sums, flat, by group."""
-    counts: Integers
-    """The numbers of present entries."""
+    counts: Integers | None
+    """The numbers of present entries, None where they are not counted."""
 
-    def __init__(self, rule: RecordRule, region: Region, *, groups: int) -> None:
+    def __init__(self, rule: RecordRule, region: Region, *, groups: int, counted: bool) -> None:
         """Begin with sums of zero.
 
         Args:
             rule: How records become integers.
             region: The region of the source that all blocks together are.
             groups: How many groups there are.
+            counted: Whether present entries are counted.
         """
-        axis = rule.record_axis
-        sizes = (part.stop - part.start for part in region)
-        one = tuple(1 if other == axis else size for other, size in enumerate(sizes))
-        self._rule, self._region = rule, region
-        self._center = _spread(rule.center.of(region), one)
-        self._bounds: tuple[Floats, ...] = ()
-        if rule.ranges is not None:
-            ends = rule.ends(rule.ranges, region, one)
-            self._bounds = tuple(_spread(e, one) for e in (rule.ranges.center.of(region), *ends))
-        self.totals, self.counts = np.zeros((2, groups, math.prod(one)), np.int64)
+        self._spread = SpreadRule(rule, region)
+        self.totals = np.zeros((groups, math.prod(_one_record(rule, region))), np.int64)
+        self.counts = np.zeros_like(self.totals) if counted else None
 
     def add(self, block: Array, codes: Integers, factors: Floats | None) -> None:
         """Add some records.
@@ -200,22 +238,21 @@ class RecordSums:
             codes: The group of every record, -1 for none.
             factors: What clipped records are multiplied by; None computes it from whole records.
         """
-        rule, step = self._rule, self._rule.grid.step
+        spread, rule = self._spread, self._spread.rule
         rows = np.ascontiguousarray(block).reshape(rows_of(block.shape, rule.record_axis))
+        sums = (1 / rule.grid.step, self.totals, self.counts)
         if rule.ranges is None:
             if factors is None:
-                shifted = rule.center.shifted(block, self._region)
-                norms = record_norms(shifted, record_axis=rule.record_axis, step=step)
-                factors = clip_factors(norms, grid=rule.grid)
-            grouped_sums.add_clipped(
-                rows, codes, self._center, factors, 1 / step, self.totals, self.counts
-            )
+                factors = spread.factors(block)
+            grouped_sums.add_clipped(rows, codes, spread.center, factors, *sums)
             return
-        fill, low, high = self._bounds
-        if block.dtype == np.float32 and rule.center.zero:  # as it is written into such a block
-            fill = fill.astype(np.float32).astype(np.float64)
-        bounds = (self._center, fill, low, high)
-        grouped_sums.add_clamped(rows, codes, *bounds, 1 / step, self.totals, self.counts)
+        grouped_sums.add_clamped(rows, codes, spread.center, *spread.bounds(block), *sums)
+
+
+def _one_record(rule: RecordRule, region: Region) -> Shape:
+    """Return the shape of the part of one record that lies in a region."""
+    sizes = (part.stop - part.start for part in region)
+    return tuple(1 if axis == rule.record_axis else size for axis, size in enumerate(sizes))
 
 
 def _spread(values: Floats, one: Shape) -> Floats:

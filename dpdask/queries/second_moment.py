@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from dpdask.loading import when_used
 from dpdask.queries.base import Reader, RecordSumQuery
 from dpdask.queries.center import ORIGIN
 from dpdask.queries.exact_sum import ExactSum, SumBounds
-from dpdask.queries.records import Clip, Ranges, RecordRule
+from dpdask.queries.records import Clip, Ranges, RecordRule, SpreadRule
 from dpdask.queries.sums import LOST_STEPS
 from dpdask.queries.verification import (
     QueryRules,
@@ -22,9 +24,15 @@ from dpdask.queries.verification import (
 )
 from dpdask.types import Floats, Integers, Region
 
-__all__ = ["SecondMoment", "SecondMomentRules", "products"]
+if TYPE_CHECKING:
+    from dpdask.privatizers import record_steps
+else:
+    record_steps = when_used("dpdask.privatizers.record_steps")
+
+__all__ = ["SecondMoment", "SecondMomentRules"]
 
 _EXACT_SUM = 2**52  # sums of integers below it are exact in doubles
+_CACHED_RECORDS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +100,25 @@ class SecondMoment(RecordSumQuery):
         factors: Floats | None,
     ) -> Integers:
         """Return X_I' X_J over some records, in two words."""
-        left, right = self.blocks(source, exact_sum, answer_box, records, factors)
-        return products(left, right, largest=exact_sum.rule().grid.high)
+        return self.moments(source, exact_sum, answer_box, records, factors)[0]
+
+    def moments(
+        self,
+        source: Reader,
+        exact_sum: ExactSum,
+        answer_box: Region,
+        records: slice,
+        factors: Floats | None,
+    ) -> tuple[Integers, Integers]:
+        """Return X_I' X_J over some records, in two words, and the sums of X_I."""
+        most = most_at_once(exact_sum.rule().grid.high)
+        rows, columns = (part.stop - part.start for part in answer_box)
+        words = np.zeros((2, rows, columns), np.int64)
+        total = np.zeros(rows, np.int64)
+        for left, right in self.blocks(source, exact_sum, answer_box, records, factors, most):
+            record_steps.add_words(left.T @ right, words)
+            total += np.sum(left, axis=0).astype(np.int64)
+        return words, total
 
     def blocks(
         self,
@@ -102,54 +127,65 @@ class SecondMoment(RecordSumQuery):
         answer_box: Region,
         records: slice,
         factors: Floats | None,
-    ) -> tuple[Floats, Floats]:
-        """Return the features of the rows and of the columns of a region, as integers."""
-        rule = exact_sum.rule()
-        left = self._block(source, rule, answer_box[0], records, factors)
-        if answer_box[0] == answer_box[1]:
-            return left, left
-        return left, self._block(source, rule, answer_box[1], records, factors)
+        most: int,
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the features of the rows and of the columns of a region, as integers of at most so
+        many records at once; they are valid until the next ones.
+        """
+        rows, columns = answer_box
+        arguments = (exact_sum.rule(), records, factors, most)
+        lefts = self._integers(source, rows, *arguments, whole=rows != columns)
+        if rows == columns:
+            yield from ((left, left) for left in lefts)
+            return
+        yield from zip(lefts, self._integers(source, columns, *arguments, whole=True), strict=True)
 
     def summing_bytes(self, records: int) -> int:
         """Return also copies: records of the second axis are transposed, others are centred."""
         copies = (self.record_axis != 0) + (not self.sum_bounds().center.zero)
         return super().summing_bytes(records) * (1 + copies)
 
-    def _block(
+    def _integers(
         self,
         source: Reader,
-        rule: RecordRule,
         features: slice,
+        rule: RecordRule,
         records: slice,
         factors: Floats | None,
-    ) -> Floats:
-        """Return some features of some records as integers, one record per row."""
+        most: int,
+        *,
+        whole: bool,
+    ) -> Iterator[Floats]:
+        """Yield some features as integers, one record per row.
+
+        Args:
+            source: Where records are read.
+            features: Which features.
+            rule: How they become integers.
+            records: The range of records.
+            factors: What clipped records are multiplied by; None where they are read whole.
+            most: How many records come at once.
+            whole: Whether all records are read at once, so that what is read of other features
+                does not take their place.
+        """
         box = (records, features) if self.record_axis == 0 else (features, records)
-        steps = rule.integers(source.read(box), factors, box)
-        rows = steps if self.record_axis == 0 else np.ascontiguousarray(steps.T)
-        absent = source.left_out(records)
-        if absent is not None:
-            rows[absent] = 0.0
-        return rows
+        spread = SpreadRule(rule, box)
+        blocks = [(records, source.read(box))] if whole else source.blocks(box, self.record_axis)
+        for part, block in blocks:
+            here = slice(part.start - records.start, part.stop - records.start)
+            own = None if factors is None else factors[here]
+            absent = source.left_out(part)
+            for some, rows in spread.integers(block, own, most):
+                if absent is not None:
+                    rows[absent[some]] = 0.0
+                yield rows
 
 
-def products(left: Floats, right: Floats, *, largest: int) -> Integers:
-    """Return left' right in two words.
-
-    Products are of floats that hold integers; their sums stay below 2^53, hence exact.
-
-    Args:
-        left: Integers of some records, one record per row.
-        right: Others of the same records.
-        largest: The largest absolute value of an integer.
+def most_at_once(largest: int) -> int:
+    """Return of how many records products of integers up to ``largest`` add up exactly in doubles:
+    below 2^52. No more than fit the processor's cache.
     """
-    most = max(1, _EXACT_SUM // max(1, largest**2))
-    words = np.zeros((2, left.shape[1], right.shape[1]), np.int64)
-    for first in range(0, left.shape[0], most):
-        some = slice(first, first + most)
-        product = (left[some].T @ right[some]).astype(np.int64)
-        words += product >> 32, product & (2**32 - 1)
-    return words
+    return max(1, min(_CACHED_RECORDS, _EXACT_SUM // max(1, largest**2)))
 
 
 def largest_values(pairs: tuple[tuple[float, float], ...]) -> list[float]:

@@ -93,6 +93,7 @@ class Sum(RecordSumQuery):
         codes: Integers,
         factors: Floats | None,
         groups: int = 1,
+        counted: bool = False,
     ) -> RecordSums:
         """Return the sums of the records in a region of the source, by group.
 
@@ -103,8 +104,9 @@ class Sum(RecordSumQuery):
             codes: The group of every record, -1 for none.
             factors: Their clip factors, None where a record is clipped as it is read.
             groups: How many groups there are.
+            counted: Whether present entries are counted.
         """
-        sums = RecordSums(exact_sum.rule(), box, groups=groups)
+        sums = RecordSums(exact_sum.rule(), box, groups=groups, counted=counted)
         first = box[self.record_axis].start
         for part, block in source.blocks(box, self.record_axis):
             here = slice(part.start - first, part.stop - first)

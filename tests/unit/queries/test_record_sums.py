@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpdask.privatizers.clipping import clip_factors, clipped_on_grid, on_grid, record_norms
 from dpdask.privatizers.grid import Grid
 from dpdask.queries.center import ORIGIN, Center
-from dpdask.queries.records import Ranges, RecordRule, RecordSums
+from dpdask.queries.records import Ranges, RecordRule, RecordSums, SpreadRule
 
 SHAPES = [((7,), 0), ((1,), 0), ((9, 4), 0), ((4, 9), 1), ((3, 8, 5), 1), ((2, 3, 11), 2)]
 TYPES = ["f4", "f8", "i4", "i8"]
@@ -52,11 +53,24 @@ def rules(shape: tuple[int, ...], axis: int, generator: Any) -> list[RecordRule]
     return found
 
 
+def integers(rule: RecordRule, block: Any, factors: Any, region: Any) -> Any:
+    """The integers of records, step by step in NumPy."""
+    block = rule.center.shifted(block, region)
+    step, axis = rule.grid.step, rule.record_axis
+    if rule.ranges is not None:
+        low, high = rule.ends(rule.ranges, region, block.shape)
+        return on_grid(rule.ranges.center.fill(block, region), step=step, low=low, high=high)
+    if factors is None:
+        norms = record_norms(block, record_axis=axis, step=step)
+        factors = clip_factors(norms, grid=rule.grid)
+    return clipped_on_grid(block, step=step, factors=factors, record_axis=axis)
+
+
 def added(
     rule: RecordRule, block: Any, region: Any, codes: Any, groups: int, factors: Any
 ) -> tuple[Any, Any]:
     """The sums of records that are added in blocks of three."""
-    sums = RecordSums(rule, region, groups=groups)
+    sums = RecordSums(rule, region, groups=groups, counted=True)
     axis = rule.record_axis
     for first in range(0, block.shape[axis], 3):
         here = slice(first, first + 3)
@@ -68,8 +82,8 @@ def added(
 def reference(
     rule: RecordRule, block: Any, region: Any, codes: Any, groups: int, factors: Any
 ) -> tuple[Any, Any]:
-    """The sums by group of what :meth:`RecordRule.integers` returns."""
-    steps = rule.integers(block.copy(), factors, region).astype(np.int64)
+    """The sums by group of the integers that records become."""
+    steps = integers(rule, block.copy(), factors, region).astype(np.int64)
     axis = rule.record_axis
     present = np.asarray(~np.isnan(block) if block.dtype.kind == "f" else np.ones_like(block, "?"))
     totals = [np.compress(codes == group, steps, axis).sum(axis) for group in range(groups)]
@@ -94,6 +108,41 @@ def test_compiled_sums_are_the_sums_of_integers(
             np.testing.assert_array_equal(sums, wanted[0])
             np.testing.assert_array_equal(counts, wanted[1])
             assert np.any(sums) or block.size < 5  # the twin: there is something to compare
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_sums_are_the_same_with_and_without_counts(counted: bool) -> None:
+    generator = np.random.default_rng(3)
+    region = (slice(0, 9), slice(0, 4))
+    for rule in rules((9, 4), 0, generator):
+        block = awkward_values(generator, (9, 4), "f8")
+        sums = RecordSums(rule, region, groups=2, counted=counted)
+        codes = generator.integers(-1, 2, 9)
+        sums.add(block, codes, None)
+        wanted, counts = reference(rule, block, region, codes, 2, None)
+        np.testing.assert_array_equal(sums.totals, wanted)
+        assert (sums.counts is not None) == counted
+        if sums.counts is not None:
+            np.testing.assert_array_equal(sums.counts, counts)
+
+
+@pytest.mark.parametrize("many", [1, 4, 100])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_compiled_integers_are_those_of_numpy(
+    shape: tuple[int, ...], axis: int, dtype: str, many: int
+) -> None:
+    generator = np.random.default_rng(len(shape) * 10 + axis)
+    region = tuple(slice(0, size) for size in shape)
+    for rule in rules(shape, axis, generator):
+        block = awkward_values(generator, shape, dtype)
+        given = None if rule.ranges is not None else generator.random(shape[axis])
+        for factors in (None, given):
+            pieces = SpreadRule(rule, region).integers(block.copy(), factors, many)
+            rows = np.concatenate([part.copy() for _, part in pieces])
+            wanted = np.moveaxis(integers(rule, block.copy(), factors, region), axis, 0)
+            np.testing.assert_array_equal(rows, wanted.reshape(rows.shape))
+            assert np.any(rows) or block.size < 5
 
 
 def test_a_part_of_the_features_has_its_own_bounds() -> None:
