@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # commands that print JSON need no tables
 
     from dpdask.types import Json
 
-__all__ = ["console", "json_option", "numbers", "print_json", "warn", "whole"]
+__all__ = ["console", "json_option", "matrix", "numbers", "print_json", "warn", "whole"]
 
 _Number = TypeVar("_Number", int, float)
 
@@ -35,6 +36,25 @@ def numbers(option: str, text: str) -> list[float]:
 def whole(option: str, text: str) -> int:
     """Return the whole number of an option."""
     return _parsed(option, text, int, "a whole number")
+
+
+def matrix(option: str, path: str) -> list[list[float]]:
+    """Return the rows of numbers in a file: JSON, or lines of numbers."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidSpec(f"{option}: cannot read {path!r} as text; give a readable file") from None
+    try:
+        rows = (
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else [line.replace(",", " ").split() for line in text.splitlines() if line.strip()]
+        )
+        return [[float(number) for number in row] for row in rows]
+    except (ValueError, TypeError):
+        raise InvalidSpec(
+            f"{option}: {path!r} does not hold rows of numbers; give JSON, or numbers in lines"
+        ) from None
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], _Number], expected: str) -> _Number:

@@ -23,6 +23,7 @@ __all__ = [
     "MechanismInputs",
     "calibrate",
     "calibrate_mechanism",
+    "calibration_inputs",
     "register_mechanism",
     "steps_of",
     "unregister_mechanism",
@@ -54,6 +55,11 @@ def unregister_mechanism(section: type[MechanismSection]) -> None:
 
 def calibrate(spec: CalibrationSpec) -> Calibration:
     """Return the noise and the guarantee that ``spec`` describes."""
+    return _calibrated(spec.mechanism, calibration_inputs(spec))
+
+
+def calibration_inputs(spec: CalibrationSpec) -> MechanismInputs:
+    """Return what ``spec`` calibrates a mechanism to."""
     shape = tuple(spec.shape)
     sampling, contributions = spec.composition.sampling, spec.sensitivity.max_contributions
     if sampling is not None and sampling.of == "records" and contributions is None:
@@ -61,8 +67,7 @@ def calibrate(spec: CalibrationSpec) -> Calibration:
             "composition.sampling of records needs sensitivity.max_contributions, how many records"
             " a privacy unit has at most; give it"
         )
-    return calibrate_mechanism(
-        spec.mechanism,
+    return MechanismInputs(
         budget=spec.privacy.budget(),
         sensitivity=build_sensitivity(spec.sensitivity, shape),
         shape=shape,
@@ -102,6 +107,14 @@ def calibrate_mechanism(
     Raises:
         InvalidMechanism: If the mechanism does not apply, or its options do not go together.
     """
+    inputs = MechanismInputs(
+        budget=budget, sensitivity=sensitivity, shape=shape, steps=steps, norm_bound=norm_bound
+    )
+    return _calibrated(section, inputs)
+
+
+def _calibrated(section: MechanismSection, inputs: MechanismInputs) -> Calibration:
+    """Return the noise and the guarantee of one mechanism by its builder."""
     if isinstance(getattr(section, "directions", None), sections.EstimatedDirections):
         raise InvalidMechanism(
             "directions from dp-covariance need the data; give them in a release, or give public"
@@ -113,9 +126,6 @@ def calibrate_mechanism(
             f"mechanism {section.name!r} has no builder; call register_mechanism with its section"
             " first"
         )
-    inputs = MechanismInputs(
-        budget=budget, sensitivity=sensitivity, shape=shape, steps=steps, norm_bound=norm_bound
-    )
     return builder(section, inputs)
 
 

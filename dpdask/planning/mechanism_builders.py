@@ -130,14 +130,17 @@ def build_imgm(section: ImgmSection, inputs: MechanismInputs) -> Calibration:
 def build_mvg(section: MvgSection, inputs: MechanismInputs) -> Calibration:
     """Calibrate ``mvg``; gamma is the norm bound of the ranges where the section gives none."""
     gamma = section.gamma if section.gamma is not None else inputs.norm_bound
-    if gamma is None:
-        raise InvalidMechanism(
-            "mvg has no gamma; give mechanism.gamma, a public bound on ||f||, or ranges"
-        )
+    if section.theorem == "general-improved":
+        if section.gamma is not None:
+            raise InvalidMechanism(
+                "theorem general-improved does not depend on ||f||; drop mechanism.gamma"
+            )
+        gamma = None
     return mvg(
         **inputs.common(),
         gamma=gamma,
         theorem=section.theorem,
+        zeta=section.zeta,
         axis=section.axis,
         modality=section.modality,
         allocation=_allocation(section),

@@ -42,7 +42,58 @@ class MechanismSection(NamedSection):
     counts_beside: ClassVar[bool] = False
 
 
-MECHANISMS = SectionRegistry("mechanism", MechanismSection)
+_ALIASES = {
+    "gaussian": "analytic-gaussian",
+    "gaussian-mechanism": "analytic-gaussian",
+    "agm": "analytic-gaussian",
+    "analytic": "analytic-gaussian",
+    "analytic-gaussian-mechanism": "analytic-gaussian",
+    "classic": "classic-gaussian",
+    "classical-gaussian": "classic-gaussian",
+    "classic-gaussian-mechanism": "classic-gaussian",
+    "lap": "laplace",
+    "laplacian": "laplace",
+    "laplace-mechanism": "laplace",
+    "improved-matrix-gaussian": "imgm",
+    "improved-matrix-gaussian-mechanism": "imgm",
+    "matrix-gaussian": "mgm",
+    "matrix-gaussian-mechanism": "mgm",
+    "matrix-variate-gaussian": "mvg",
+    "matrix-variate-gaussian-mechanism": "mvg",
+    "mvgm": "mvg",
+    "unimodal-directional-noise": "udn",
+    "independent-directional-noise": "idn",
+    "directional-noise": "directional",
+    "r1smg": "rank-one",
+    "rank-1": "rank-one",
+    "rank-1-singular-multivariate-gaussian": "rank-one",
+    "rank-one-singular-multivariate-gaussian": "rank-one",
+    "knorm": "k-norm",
+    "k-norm-mechanism": "k-norm",
+}
+_MEANINGS = {  # the first part that a name holds counts
+    "singular": "rank-one",
+    "rank": "rank-one",
+    "variate": "mvg",
+    "matrix": "imgm",
+    "kronecker": "imgm",
+    "factor": "imgm",
+    "anisotropic": "directional",
+    "direction": "directional",
+    "weight": "directional",
+    "spher": "k-norm",
+    "pure": "laplace",
+    "geometric": "laplace",
+    "double-exponential": "laplace",
+    "dwork": "classic-gaussian",
+    "textbook": "classic-gaussian",
+    "balle": "analytic-gaussian",
+    "gauss": "analytic-gaussian",
+    "normal": "analytic-gaussian",
+    "best": "auto",
+    "default": "auto",
+}
+MECHANISMS = SectionRegistry("mechanism", MechanismSection, aliases=_ALIASES, meanings=_MEANINGS)
 
 Mechanism = Annotated[MechanismSection, MECHANISMS]
 """The type of a spec's key ``mechanism``."""
@@ -112,7 +163,9 @@ class MvgSection(MechanismSection):
     """``mvg``: the matrix-variate Gaussian mechanism.
 
     Args:
-        theorem: ``general`` (MVG Thm 2), or ``psd`` (Thm 3) for positive semi-definite queries.
+        theorem: ``general`` (MVG Thm 2), ``general-improved`` (without gamma, R1SMG App. C), or
+            ``psd`` (Thm 3) for positive semi-definite queries.
+        zeta: ``paper``, or ``sqrt`` for the square root of zeta (Laurent & Massart).
         gamma: A public bound on ||f||; the ranges give one where it is left out.
         axis: The axis with directional noise.
         modality: ``unimodal`` (one axis) or ``equi-modal`` (both axes of a square matrix).
@@ -127,7 +180,8 @@ class MvgSection(MechanismSection):
     """
 
     name: Literal["mvg"]
-    theorem: Literal["general", "psd"] = "general"
+    theorem: Literal["general", "general-improved", "psd"] = "general"
+    zeta: Literal["paper", "sqrt"] = "paper"
     gamma: Number | None = None
     axis: Whole = 0
     modality: Literal["unimodal", "equi-modal"] | None = None

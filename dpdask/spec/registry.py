@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar, Union
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
@@ -35,13 +36,28 @@ class SectionRegistry(Generic[_Base]):
 
     ``Annotated[BaseSection, registry]`` is the type of such a key. It accepts a mapping with a
     registered ``name``, or that name alone as its short form. Sections are looked up when a spec is
-    parsed, so one that is registered later works in every model.
+    parsed, so one that is registered later works in every model. Names are read without regard to
+    case, and with blanks or underscores for hyphens.
+
+    Args:
+        kind: What the sections are called in errors.
+        base: The class that they derive from.
+        aliases: Other names that people know sections by, and the names that they stand for.
+        meanings: Parts of names that are neither, and the names that whoever writes them may mean.
     """
 
-    def __init__(self, kind: str, base: type[_Base]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        base: type[_Base],
+        *,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        meanings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.kind = kind
         self._base = base
         self._sections: dict[str, type[_Base]] = {}
+        self._aliases, self._meanings = dict(aliases), dict(meanings)
 
     def register(self, section: type[_Class]) -> type[_Class]:
         """Add a section under its literal name; usable as a class decorator. Idempotent."""
@@ -75,10 +91,18 @@ class SectionRegistry(Generic[_Base]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._sections)
 
+    def resolve(self, name: str) -> str:
+        """Return the registered name that ``name`` stands for; itself where it stands for none."""
+        if name in self._sections:
+            return name
+        plain = _plain(name)
+        known = self._aliases.get(plain, plain)
+        return known if known in self._sections else name
+
     def section_of(self, content: object) -> type[_Base] | None:
         """Return the section that raw ``content`` names, None where it names none."""
         name = content.get("name") if isinstance(content, dict) else content
-        return self._sections.get(name) if isinstance(name, str) else None
+        return self._sections.get(self.resolve(name)) if isinstance(name, str) else None
 
     def _validate(self, content: object) -> _Base:
         if isinstance(content, self._base):
@@ -86,13 +110,29 @@ class SectionRegistry(Generic[_Base]):
         section = self.section_of(content)
         if section is None:
             raise PydanticCustomError(UNKNOWN_NAME, "{advice}", {"advice": self._advice(content)})
-        return section.model_validate({"name": content} if isinstance(content, str) else content)
+        others = content if isinstance(content, dict) else {}
+        return section.model_validate({**others, "name": _literal_name(section)})
 
     def _advice(self, content: object) -> str:
         name = content.get("name") if isinstance(content, dict) else content
-        close = difflib.get_close_matches(str(name), list(self._sections), n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        close = self._suggest(_plain(str(name)))
+        hint = "" if close is None else f"did you mean {close!r}? "
         return f"not a valid {self.kind}; {hint}choose one of {', '.join(self._sections)}"
+
+    def _suggest(self, name: str) -> str | None:
+        """Return the section that a name is nearly that of, or whose meaning it has a part of."""
+        names = {alias: known for alias, known in self._aliases.items() if known in self._sections}
+        names |= {own: own for own in self._sections}
+        meant = (known for part, known in self._meanings.items() if part in name)
+        for close in (
+            *difflib.get_close_matches(name, list(names), n=1, cutoff=0.8),
+            *meant,
+            *difflib.get_close_matches(name, list(names), n=1),
+        ):
+            known = names.get(close)
+            if known is not None:
+                return known
+        return None
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -107,6 +147,11 @@ class SectionRegistry(Generic[_Base]):
         named: TypeAdapter[_Base] = TypeAdapter(discriminated)
         short = [name for name, section in self._sections.items() if _needs_only_a_name(section)]
         return {"anyOf": [handler(named.core_schema), {"type": "string", "enum": short}]}
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case, its words joined by hyphens."""
+    return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
 def _literal_name(section: type[NamedSection]) -> str:

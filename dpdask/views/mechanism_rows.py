@@ -50,6 +50,9 @@ def comparison_rows(comparison: Comparison) -> list[Record]:
                 Row("std of an entry", f"{row.calibration.noise.entry_std:.4g}"),
                 Row(loss_label, f"{loss:.4g}"),
                 Row("relative", f"{loss / best:.4g}"),
+                Row("kurtosis", f"{row.calibration.noise.kurtosis:.5g}"),
+                Row("skewness", f"{row.calibration.noise.skewness:.5g}"),
+                *_pnr(comparison.log_pnr(row)),
                 Row("claimed by", guarantee.theorem),
                 Row(
                     f"verified epsilon at {budget.delta:g}", f"{verified.epsilon(budget.delta):.4g}"
@@ -61,6 +64,11 @@ def comparison_rows(comparison: Comparison) -> list[Record]:
             ]
         )
     return records
+
+
+def _pnr(log_pnr: float | None) -> list[Row]:
+    """Return MVG's power-to-noise ratio, which may be far from a double: its logarithm."""
+    return [] if log_pnr is None else [Row("ln PNR", f"{log_pnr:.4g}")]
 
 
 def comparison_notes(comparison: Comparison) -> list[Row]:
@@ -75,4 +83,8 @@ def comparison_notes(comparison: Comparison) -> list[Row]:
             notes.append(Row(row.mechanism, f"not certified: {reason}", Emphasis.BAD))
         if row.note:
             notes.append(Row(row.mechanism, row.note))
+    if comparison.constants:
+        constants = [f"{name} {value:.6g}" for name, value in comparison.constants.items()]
+        about = "squared loss over s^2, as R1SMG Thms 4 and 7 print it"
+        notes.append(Row("constants", f"{', '.join(constants)} ({about})"))
     return notes

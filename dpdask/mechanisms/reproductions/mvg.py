@@ -1,7 +1,7 @@
 """The matrix-variate Gaussian mechanism (MVG; Chanyaswad, Dytso, Poor & Mittal, full version).
 
 A matrix f of m rows and n columns gets noise with row covariance Sigma and column covariance Psi.
-Both theorems bound the precision ||sigma(Sigma^-1)|| ||sigma(Psi^-1)|| <= phi^2; how it is shared
+All theorems bound the precision ||sigma(Sigma^-1)|| ||sigma(Psi^-1)|| <= phi^2; how it is shared
 among directions is the user's choice:
 
     unimodal (Alg 1):   one axis has directional noise; precisions p_i with sum p_i <= phi^4 / n,
@@ -14,7 +14,8 @@ A tensor is the matrix of its unfolding along ``axis``: m rows, n = M/m columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -28,18 +29,18 @@ from dpdask.privacy import PrivacyBudget
 from dpdask.sensitivity import SensitivitySet
 from dpdask.types import Shape
 
-__all__ = ["mvg", "precision_bound"]
+__all__ = ["harmonic", "harmonic_half", "mvg", "precision_bound"]
 
 _UP, _DOWN = 1 + 1e-14, 1 - 1e-13
 _STRONG = "strong composition (R1SMG eq. 16)"
 
 
-def _harmonic(r: int) -> float:
+def harmonic(r: int) -> float:
     """Return 1 + 1/2 + ... + 1/r, rounded up."""
     return float(special.digamma(r + 1) + np.euler_gamma) * (1 + 1e-13)
 
 
-def _harmonic_half(r: int) -> float:
+def harmonic_half(r: int) -> float:
     """Return 1 + 2^-1/2 + ... + r^-1/2, rounded up (Euler-Maclaurin beyond 10,000 terms)."""
     if r <= 10_000:
         return math.fsum(1 / np.sqrt(np.arange(1, r + 1))) * (1 + 1e-13)
@@ -49,6 +50,100 @@ def _harmonic_half(r: int) -> float:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """What MVG's theorems bound the precision by.
+
+    Args:
+        rows: m.
+        columns: n.
+        sensitivity: The l2 sensitivity s.
+        gamma: sup ||f||; None where it is not known.
+        zeta: The bound on the norm of mn standard normal numbers.
+    """
+
+    rows: int
+    columns: int
+    sensitivity: float
+    gamma: float | None
+    zeta: float
+
+    @property
+    def rank(self) -> int:
+        """r = min(m, n)."""
+        return min(self.rows, self.columns)
+
+    def known_gamma(self, least: float, why: str) -> float:
+        """Return gamma, which cannot be below ``least``."""
+        if self.gamma is None:
+            raise InvalidMechanism(
+                "mvg has no gamma; give mechanism.gamma, a public bound on ||f||, or ranges, or"
+                " theorem: general-improved, which needs none"
+            )
+        if self.gamma < least * (1 - 1e-12):
+            raise InvalidMechanism(
+                f"gamma={self.gamma:g} is below {why}; give the true bound on ||f||"
+            )
+        return self.gamma
+
+    def beta(self) -> float:
+        """beta of Thm 2."""
+        h = harmonic(self.rank)
+        root = math.sqrt(math.sqrt(self.rows * self.columns))
+        return 2 * root * self.zeta * h * self.sensitivity
+
+
+def _general(setting: _Setting) -> tuple[float, float]:
+    """Return alpha and beta of Thm 2."""
+    s, h = setting.sensitivity, harmonic(setting.rank)
+    why = f"half the sensitivity {s:g}, yet sup||f|| cannot be"
+    gamma = setting.known_gamma(s / 2, why)
+    alpha = (h + harmonic_half(setting.rank)) * gamma**2 + 2 * h * gamma * s
+    return alpha, setting.beta()
+
+
+def _general_improved(setting: _Setting) -> tuple[float, float]:
+    """Return alpha and beta of Thm 2 without gamma, by R1SMG App. C.
+
+    With Z = Y - f(x) the trace term of the proof is tr[Psi^-1 D' Sigma^-1 D] + 2 tr[Psi^-1 Z'
+    Sigma^-1 D]: at most H s^2 phi^2 + beta phi.
+    """
+    return harmonic(setting.rank) * setting.sensitivity**2, setting.beta()
+
+
+def _psd(setting: _Setting) -> tuple[float, float]:
+    """Return omega and beta of Thm 3, for positive semi-definite queries."""
+    rows, columns, s = setting.rows, setting.columns, setting.sensitivity
+    if rows != columns:
+        raise InvalidMechanism(
+            f"a {rows} x {columns} query is not symmetric, as theorem psd needs; use"
+            " theorem: general"
+        )
+    least = s / math.sqrt(2)
+    why = f"{least:g}, the least sup||f|| of a positive semi-definite query with sensitivity {s:g}"
+    gamma, h = setting.known_gamma(least, why), harmonic(setting.rank)
+    return 4 * h * gamma * s, 2 * math.sqrt(setting.rank) * setting.zeta * h * s
+
+
+@dataclass(frozen=True, slots=True)
+class _Theorem:
+    """A sufficient condition, by its constants alpha and beta, and how it is cited."""
+
+    constants: Callable[[_Setting], tuple[float, float]]
+    citation: str
+
+
+_THEOREMS = {
+    "general": _Theorem(_general, "MVG Thm 2"),
+    "general-improved": _Theorem(_general_improved, "MVG Thm 2, improved by R1SMG App. C"),
+    "psd": _Theorem(_psd, "MVG Thm 3"),
+}
+_ZETAS: dict[str, tuple[Callable[[float], float], str]] = {
+    "paper": (lambda zeta: zeta, ""),
+    "sqrt": (math.sqrt, ", sqrt(zeta) by Laurent & Massart"),
+}
+
+
 def precision_bound(
     *,
     theorem: str,
@@ -56,47 +151,39 @@ def precision_bound(
     columns: int,
     budget: PrivacyBudget,
     sensitivity: float,
-    gamma: float,
+    gamma: float | None,
+    zeta: str = "paper",
 ) -> float:
-    """Return phi^2, the bound of MVG's Thm 2 or Thm 3 on ||sigma(Sigma^-1)|| ||sigma(Psi^-1)||.
+    """Return phi^2, the bound of MVG's theorems on ||sigma(Sigma^-1)|| ||sigma(Psi^-1)||.
 
     Args:
-        theorem: ``general`` (Thm 2), or ``psd`` (Thm 3) for positive semi-definite queries.
+        theorem: ``general`` (Thm 2), ``general-improved`` (without gamma, by R1SMG App. C), or
+            ``psd`` (Thm 3) for positive semi-definite queries.
         rows: m.
         columns: n.
         budget: (epsilon, delta).
         sensitivity: The l2 sensitivity.
-        gamma: sup ||f||.
+        gamma: sup ||f||, which ``general-improved`` does not need.
+        zeta: ``paper`` for zeta as the bound on the norm of mn normal numbers, as in MVG's Lemma 1;
+            ``sqrt`` for its square root, which Laurent & Massart prove.
     """
+    if theorem not in _THEOREMS:
+        raise InvalidMechanism(
+            f"theorem {theorem!r} is unknown; choose one of {', '.join(_THEOREMS)}"
+        )
+    if zeta not in _ZETAS:
+        raise InvalidMechanism(f"zeta {zeta!r} is unknown; choose paper or sqrt")
     entries = rows * columns
     log_delta = -math.log(budget.delta)
-    zeta = 2 * math.sqrt(entries * log_delta) + 2 * log_delta + entries
-    r = min(rows, columns)
-    h = _harmonic(r)
-    if theorem == "general":
-        if gamma < sensitivity / 2 * (1 - 1e-12):
-            raise InvalidMechanism(
-                f"gamma={gamma:g} is below half the sensitivity {sensitivity:g}, yet sup||f||"
-                " cannot be; give the true bound on ||f||"
-            )
-        alpha = (h + _harmonic_half(r)) * gamma**2 + 2 * h * gamma * sensitivity
-        beta = 2 * math.sqrt(math.sqrt(entries)) * zeta * h * sensitivity
-    elif theorem == "psd":
-        if rows != columns:
-            raise InvalidMechanism(
-                f"a {rows} x {columns} query is not symmetric, as theorem psd needs; use"
-                " theorem: general"
-            )
-        if gamma < sensitivity / math.sqrt(2) * (1 - 1e-12):
-            raise InvalidMechanism(
-                f"gamma={gamma:g} is below {sensitivity / math.sqrt(2):g}, the least sup||f|| of"
-                " a positive semi-definite query"
-                f" with sensitivity {sensitivity:g}; give the true bound on ||f||"
-            )
-        alpha = 4 * h * gamma * sensitivity
-        beta = 2 * math.sqrt(r) * zeta * h * sensitivity
-    else:
-        raise InvalidMechanism(f"theorem {theorem!r} is unknown; choose general or psd")
+    norm_bound, _ = _ZETAS[zeta]
+    setting = _Setting(
+        rows=rows,
+        columns=columns,
+        sensitivity=sensitivity,
+        gamma=gamma,
+        zeta=norm_bound(2 * math.sqrt(entries * log_delta) + 2 * log_delta + entries),
+    )
+    alpha, beta = _THEOREMS[theorem].constants(setting)
     phi = 4 * budget.epsilon / (beta + math.sqrt(beta**2 + 8 * alpha * budget.epsilon))
     return phi**2
 
@@ -106,8 +193,9 @@ def mvg(
     budget: PrivacyBudget,
     sensitivity: SensitivitySet,
     shape: Shape,
-    gamma: float,
+    gamma: float | None = None,
     theorem: str = "general",
+    zeta: str = "paper",
     axis: int = 0,
     modality: str | None = None,
     allocation: Allocation = Uniform(),
@@ -120,8 +208,10 @@ def mvg(
         budget: (epsilon, delta) of all steps together.
         sensitivity: What one privacy unit can change in one step; its radius counts.
         shape: The shape of the tensor, of at least two axes.
-        gamma: A public bound on ||f||, never measured on the data.
-        theorem: ``general`` (Thm 2), or ``psd`` (Thm 3) for positive semi-definite queries.
+        gamma: A public bound on ||f||, never measured on the data; ``general-improved`` needs none.
+        theorem: ``general`` (Thm 2), ``general-improved`` (R1SMG App. C), or ``psd`` (Thm 3) for
+            positive semi-definite queries.
+        zeta: ``paper``, or ``sqrt`` for the square root of zeta.
         axis: The axis with directional noise.
         modality: ``unimodal`` or ``equi-modal``; ``equi-modal`` for ``psd`` where left out.
         allocation: How the precision is shared among directions.
@@ -140,6 +230,7 @@ def mvg(
         budget=step,
         sensitivity=sensitivity.radius,
         gamma=gamma,
+        zeta=zeta,
     )
     equal = _is_equi_modal(theorem, modality, shape)
     if factors is not None:
@@ -156,15 +247,15 @@ def mvg(
         noise=KroneckerNoise(chosen_factors),
         sensitivity=sensitivity,
         budget=budget,
-        theorem=f"MVG Thm {3 if theorem == 'psd' else 2}" + steps.suffix(_STRONG),
+        theorem=_THEOREMS[theorem].citation + _ZETAS[zeta][1] + steps.suffix(_STRONG),
         steps=steps,
-        quantities={"bound": bound, "gamma": gamma},
+        quantities={"bound": bound} | ({} if gamma is None else {"gamma": gamma}),
     )
 
 
-def _check_arguments(gamma: float, shape: Shape, axis: int) -> int:
+def _check_arguments(gamma: float | None, shape: Shape, axis: int) -> int:
     """Return the axis, counted from the front."""
-    if not 1e-100 <= gamma <= 1e100:
+    if gamma is not None and not 1e-100 <= gamma <= 1e100:
         raise InvalidMechanism(
             f"gamma={gamma:g} is not a valid bound on ||f||; give a finite number > 0 (1e-100 to"
             " 1e100)"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -318,6 +319,82 @@ def test_compare_on_ranges_prefers_directional_noise() -> None:
     assert plain["relative_loss"] > 1
 
 
+def test_compare_shows_the_figures_of_the_papers() -> None:
+    """R1SMG's kurtosis, skewness and constants in its first case study (studies of counts)."""
+    options = ("--shape", "89x89", "--l2-sensitivity", repr(math.sqrt(2)), "--json")
+    result = CliRunner().invoke(main, ["compare", "--epsilon", "0.5", "--delta", "1e-7", *options])
+    facts = json.loads(result.stdout)
+    by_name = {row["mechanism"]: row for row in facts["mechanisms"]}
+    stds = {
+        "classic-gaussian": 16.1697,
+        "analytic-gaussian (= imgm)": 12.7218,
+        "mgm": 23437,
+        "udn": 2484,
+        "mvg general": 1.107e7,
+        "rank-one exact": 8.9e6,
+    }
+    for name, std in stds.items():
+        assert by_name[name]["entry_std"] == pytest.approx(std, rel=2e-3)
+    assert by_name["rank-one paper"]["kurtosis"] == pytest.approx(35 / 3)
+    assert by_name["rank-one paper"]["skewness"] == pytest.approx(5 * math.sqrt(3) / 3)
+    assert by_name["analytic-gaussian (= imgm)"]["kurtosis"] == pytest.approx(1.00101, abs=1e-5)
+    assert by_name["analytic-gaussian (= imgm)"]["skewness"] == pytest.approx(1.00038, abs=1e-5)
+    constants = facts["constants"]
+    assert constants["C_A"] * 2 == pytest.approx(1_744_718, rel=1e-6)
+    classic = by_name["classic-gaussian"]["expected_squared_loss"]
+    assert constants["C_C"] * 2 == pytest.approx(classic, rel=1e-9)
+    paper = by_name["rank-one paper"]["expected_squared_loss"]
+    assert constants["C_R"] * 2 == pytest.approx(paper, rel=1e-9)
+    analytic = by_name["analytic-gaussian (= imgm)"]["expected_squared_loss"]
+    assert analytic == pytest.approx(1_281_971, rel=1e-6)
+    assert analytic < constants["C_A"] * 2  # which the paper calls a lower bound
+    assert constants["C_M"] * 2 < by_name["mvg general"]["expected_squared_loss"]
+
+
+def test_compare_takes_directions_and_eigenvalues(tmp_path: Path) -> None:
+    """Weighted losses and the ratio are along the directions; max-PNR has the largest of MVG."""
+    c, s = math.cos(0.3), math.sin(0.3)
+    rows = [[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    (tmp_path / "rows.txt").write_text("\n".join(",".join(map(repr, row)) for row in rows))
+    options = ["--shape", "3x5", "--l2-sensitivity", "1", "--weights", "9,1,0", "--floor", "0.1"]
+    options += ["--eigenvalues", "100,10,1", "--json"]
+    printed = [
+        compare(*options, "--directions", str(tmp_path / name)).stdout
+        for name in ("rows.json", "rows.txt")
+    ]
+    assert printed[0] == printed[1]
+    by_name = {row["mechanism"]: row for row in json.loads(printed[0])["mechanisms"]}
+    plain = by_name["analytic-gaussian (= imgm)"]
+    assert plain["weighted_squared_loss"] == pytest.approx(plain["entry_std"] ** 2 * 10 * 5)
+    expected = sum(math.log1p(k / plain["entry_std"] ** 2) for k in (100, 10, 1))
+    assert plain["log_pnr"] == pytest.approx(expected)
+    udn = by_name["udn"]
+    [factor] = [f for f in udn["noise"]["configuration"]["factors"] if f["name"] == "dense"]
+    u = np.array(factor["configuration"]["matrix"])
+    along = np.sum((np.array(rows) @ u) ** 2, axis=1)
+    assert udn["weighted_squared_loss"] == pytest.approx(float(along @ [9, 1, 0]) * 5)
+    assert np.allclose(1 / along / np.sum(1 / along), 0.9 * np.array([3, 1, 0]) / 4 + 0.1 / 3)
+    assert by_name["mvg max-pnr"]["log_pnr"] > by_name["mvg general"]["log_pnr"]
+
+
+def test_compare_takes_steps_and_samples() -> None:
+    """One step of T has sqrt(T) times the noise; a sample less than that."""
+    one, many, sampled = (
+        {
+            row["mechanism"]: row
+            for row in json.loads(
+                compare("--shape", "3x4", "--l2-sensitivity", "1", "--json", *options).stdout
+            )["mechanisms"]
+        }
+        for options in ((), ("--steps", "16"), ("--steps", "4", "--sampling-rate", "0.1"))
+    )
+    name = "analytic-gaussian (= imgm)"
+    assert many[name]["entry_std"] == pytest.approx(4 * one[name]["entry_std"])
+    assert sampled[name]["entry_std"] < 2 * one[name]["entry_std"] / 2
+    assert "16 steps by strong composition" in many["mgm"]["guarantee"]["claimed"]["theorem"]
+
+
 def test_compare_prints_a_table_for_people() -> None:
     result = compare("--shape", "4x4", "--l2-sensitivity", "1")
     assert result.exit_code == 0
@@ -336,6 +413,12 @@ def test_compare_prints_a_table_for_people() -> None:
         ("--shape", "4x4", "--l2-sensitivity", "1", "--gamma", "nan"),
         ("--shape", "4x4", "--range", "0,1", "--weights", "1,2"),
         ("--shape", "4x4", "--l2-sensitivity", "1", "--adjacency", "swap"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--steps", "0"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--sampling-rate", "2"),
+        ("--shape", "4", "--l2-sensitivity", "1", "--sampling-rate", "0.1", "--sampling-of", "all"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--directions", "no-such-file"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--eigenvalues", "1,2"),
+        ("--shape", "4x4", "--l2-sensitivity", "1", "--weights", "1,1,1,0"),
     ],
 )
 def test_compare_refuses_mistakes_in_one_line(options: tuple[str, ...]) -> None:
@@ -348,7 +431,7 @@ def test_compare_refuses_mistakes_in_one_line(options: tuple[str, ...]) -> None:
 def test_ten_billion_entries_are_compared_without_a_tensor() -> None:
     result = compare("--shape", "1000000x10000", "--l2-sensitivity", "1", "--json")
     assert result.exit_code == 0
-    assert len(json.loads(result.stdout)["mechanisms"]) == 12
+    assert len(json.loads(result.stdout)["mechanisms"]) == 13
 
 
 @pytest.mark.parametrize(
