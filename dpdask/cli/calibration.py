@@ -135,6 +135,4 @@ def compare(
         return
     from dpdask.views.terminal import comparison_table, notes
 
-    screen = console()
-    screen.print(comparison_table(comparison))
-    screen.print(notes(comparison))
+    console().print(comparison_table(comparison), notes(comparison), sep="\n")

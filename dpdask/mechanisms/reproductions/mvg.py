@@ -209,9 +209,8 @@ def mvg(
         sensitivity: What one privacy unit can change in one step; its radius counts.
         shape: The shape of the tensor, of at least two axes.
         gamma: A public bound on ||f||, never measured on the data; ``general-improved`` needs none.
-        theorem: ``general`` (Thm 2), ``general-improved`` (R1SMG App. C), or ``psd`` (Thm 3) for
-            positive semi-definite queries.
-        zeta: ``paper``, or ``sqrt`` for the square root of zeta.
+        theorem: As for :func:`precision_bound`.
+        zeta: As for :func:`precision_bound`.
         axis: The axis with directional noise.
         modality: ``unimodal`` or ``equi-modal``; ``equi-modal`` for ``psd`` where left out.
         allocation: How the precision is shared among directions.
@@ -221,13 +220,12 @@ def mvg(
     Guarantee: sufficient and very loose; the verified profile is the exact one of the noise.
     """
     axis = _check_arguments(gamma, shape, axis)
-    step = steps.strong_step(budget)
     rows, columns = shape[axis], math.prod(shape) // shape[axis]
     bound = precision_bound(
         theorem=theorem,
         rows=rows,
         columns=columns,
-        budget=step,
+        budget=steps.strong_step(budget),
         sensitivity=sensitivity.radius,
         gamma=gamma,
         zeta=zeta,
@@ -236,12 +234,11 @@ def mvg(
     if factors is not None:
         chosen_factors = _scaled_to_bound(check_factors(factors, shape), bound, theorem)
     else:
-        # One axis: sqrt(n) ||sigma(Sigma^-1)||_2 <= bound. Two equal ones:
-        # ||sigma(Sigma^-1)||_2^2 <= bound.
+        # One axis: sqrt(n) ||sigma(Sigma^-1)||_2 <= bound. Two equal ones: its square <= bound.
         precision = (bound if equal else bound**2 / columns) * _DOWN
-        factor = allocation.factor(rows, precision=precision)
+        own = allocation.factor(rows, precision=precision)
         chosen_factors = tuple(
-            factor if equal or i == axis else ScaledIdentity(size) for i, size in enumerate(shape)
+            own if equal or i == axis else ScaledIdentity(size) for i, size in enumerate(shape)
         )
     return verified_gaussian(
         noise=KroneckerNoise(chosen_factors),
