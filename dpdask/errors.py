@@ -8,15 +8,21 @@
     │   ├── InvalidNoise          a factor or a noise distribution
     │   ├── InvalidKey            a signing key or a public key
     │   └── InvalidSpec           a spec file: unknown keys, wrong types
+    ├── Unavailable           somebody did not answer; the same command may pass later
     ├── LedgerError           the ledger refuses
     │   ├── BudgetExceeded        a release would exceed its dataset's total; nothing was charged
     │   ├── RateLimited           it would exceed what some days allow; a later run may pass
+    │   ├── LedgerUnavailable     (also Unavailable) its database does not answer, or is busy
+    │   ├── LedgerStorageError    its database cannot be written: full, read-only, not permitted
     │   ├── LedgerCorrupt         a row was changed, removed or reordered
     │   └── MasterKeyError        the master key is missing, readable by others or another ledger's
     ├── ReleaseError          a release cannot begin or resume
     │   ├── StoreError            a source or an output cannot be opened, read or written
+    │   │   ├── StorageFault          what was found there is damaged, full or not permitted
+    │   │   ├── StoreUnavailable      (also Unavailable) a store does not answer
     │   │   └── OutputLockDamaged     the output lock does not say which release is under way
-    │   ├── ClusterError          the Dask cluster is unreachable, untrusted or lost its workers
+    │   ├── ClusterError          the Dask cluster is untrusted or cannot run the release
+    │   │   └── ClusterUnavailable    (also Unavailable) it does not answer, or lost its workers
     │   ├── SourceChanged         the source is not the planned one; a charged release was burned
     │   └── VerificationFailed    a published or staged array is not what its manifest says
     └── OutOfReach            (also an ArithmeticError) no floating-point number holds the answer
@@ -33,6 +39,7 @@ __all__ = [
     "BareKeysWarning",
     "BudgetExceeded",
     "ClusterError",
+    "ClusterUnavailable",
     "DpdaskError",
     "InvalidBudget",
     "InvalidInput",
@@ -43,13 +50,18 @@ __all__ = [
     "InvalidSpec",
     "LedgerCorrupt",
     "LedgerError",
+    "LedgerStorageError",
+    "LedgerUnavailable",
     "MasterKeyError",
     "OutOfReach",
     "OutputLockDamaged",
     "RateLimited",
     "ReleaseError",
     "SourceChanged",
+    "StorageFault",
     "StoreError",
+    "StoreUnavailable",
+    "Unavailable",
     "VerificationFailed",
     "redact_exceptions",
 ]
@@ -87,6 +99,10 @@ class InvalidSpec(InvalidInput):
     """A spec that cannot be read: an unknown key, a wrong type, a missing section."""
 
 
+class Unavailable(DpdaskError):
+    """Somebody did not answer: the same command may pass later, and nothing need be corrected."""
+
+
 class LedgerError(DpdaskError):
     """The ledger refuses: an unknown dataset or release, or a step out of order."""
 
@@ -97,6 +113,14 @@ class BudgetExceeded(LedgerError):
 
 class RateLimited(LedgerError):
     """A run would spend more than the rate limit allows; nothing was charged, a later one may."""
+
+
+class LedgerUnavailable(LedgerError, Unavailable):
+    """The ledger's database does not answer, shuts down, or is held by somebody else."""
+
+
+class LedgerStorageError(LedgerError):
+    """The ledger's database cannot be written: its disk is full, or writing is not permitted."""
 
 
 class LedgerCorrupt(LedgerError):
@@ -122,12 +146,24 @@ class StoreError(ReleaseError):
     """A source or an output cannot be opened, read or written."""
 
 
+class StorageFault(StoreError):
+    """A source or an output is where the spec says, but damaged, full, or not permitted."""
+
+
+class StoreUnavailable(StoreError, Unavailable):
+    """A store does not answer, or asks to be left alone for a while."""
+
+
 class OutputLockDamaged(StoreError):
     """The output lock, which names the release under way to an output, cannot be used."""
 
 
 class ClusterError(ReleaseError):
-    """The Dask cluster cannot be reached, is not trusted with the data, or lost its workers."""
+    """The Dask cluster is not trusted with the data, or cannot run the release."""
+
+
+class ClusterUnavailable(ClusterError, Unavailable):
+    """The Dask cluster does not answer, or lost its workers and what they held."""
 
 
 class SourceChanged(ReleaseError):

@@ -13,6 +13,7 @@ from typing import TextIO
 import click
 
 from dpdask.cli.calibration import calibrate, compare
+from dpdask.cli.failures import MISTAKE, UNFORESEEN, exit_code, report
 from dpdask.cli.interrupts import INTERRUPTED
 from dpdask.cli.key import key
 from dpdask.cli.ledger import ledger
@@ -21,25 +22,9 @@ from dpdask.cli.release import abort, demo, registry, resume, run, serve, show, 
 from dpdask.cli.schema import schema
 from dpdask.cli.start import init, inspect, list_choices
 from dpdask.cli.study import study
-from dpdask.errors import (
-    BareKeysWarning,
-    BudgetExceeded,
-    DpdaskError,
-    LedgerCorrupt,
-    MasterKeyError,
-    SourceChanged,
-    VerificationFailed,
-)
+from dpdask.errors import BareKeysWarning, DpdaskError
 
 __all__ = ["main"]
-
-_BROKEN = (SourceChanged, VerificationFailed, LedgerCorrupt, MasterKeyError)
-_EXIT_CODES: tuple[tuple[type[DpdaskError] | tuple[type[DpdaskError], ...], int], ...] = (
-    (BudgetExceeded, 3),
-    (_BROKEN, 4),
-    (DpdaskError, 2),
-)
-_UNFORESEEN = 70
 
 
 @contextlib.contextmanager
@@ -74,19 +59,25 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 class _Group(click.Group):
-    """Turns errors into one line on standard error and an exit code.
+    """Turns errors into one line on standard error and an exit code by kind.
 
-    2 is a mistake of the caller, 3 a spent budget, 4 a release or a ledger that does not hold, 70
-    a bug.
+    With ``--json`` standard output holds one JSON document, also when a command fails.
     """
 
     def invoke(self, ctx: click.Context) -> object:
+        as_json = "--json" in ctx.args
         try:
             with _warnings_as_lines():
                 return super().invoke(ctx)
         except DpdaskError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(_exit_code(error))
+            code = exit_code(error)
+            report(type(error).__name__, str(error), code, as_json=as_json)
+            ctx.exit(code)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            report("InvalidUsage", error.format_message(), MISTAKE, as_json=True)
+            ctx.exit(MISTAKE)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -95,17 +86,10 @@ class _Group(click.Group):
         except Exception as error:
             if os.environ.get("DPDASK_DEBUG"):
                 raise
-            click.echo(
-                f"error: an unforeseen {type(error).__name__}; please report it (DPDASK_DEBUG=1"
-                " shows where)",
-                err=True,
-            )
-            ctx.exit(_UNFORESEEN)
-
-
-def _exit_code(error: DpdaskError) -> int:
-    """Return the exit code of the first kind that an error is of."""
-    return next(code for kind, code in _EXIT_CODES if isinstance(error, kind))
+            kind = type(error).__name__
+            unforeseen = f"an unforeseen {kind}; please report it (DPDASK_DEBUG=1 shows where)"
+            report(kind, unforeseen, UNFORESEEN, as_json=as_json)
+            ctx.exit(UNFORESEEN)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,7 @@ import click
 from dpdask.cli.printing import console, print_json
 
 if TYPE_CHECKING:  # most commands need no database
-    from dpdask.ledger import LedgerHead
+    from dpdask.ledger import Ledger, LedgerHead
     from dpdask.privacy import PrivacyBudget
     from dpdask.types import Json
 
@@ -151,7 +151,7 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
     from dpdask.ledger import Ledger
 
     opened = Ledger(url, create=False)
-    names = opened.datasets() if dataset is None else [dataset]
+    names = _datasets(opened) if dataset is None else [dataset]
     heads = [opened.head(name) for name in names]
     if sign:
         print_json({"heads": [_signed(head) for head in heads]})
@@ -160,6 +160,18 @@ def ledger_head(dataset: str | None, sign: bool, url: str, as_json: bool) -> Non
     else:
         for head in heads:
             click.echo(f"{head.dataset} {head.sequence} {head.hash}")
+
+
+def _datasets(opened: Ledger) -> list[str]:
+    """Return the names of all datasets; a ledger without any is the wrong one, or lost."""
+    from dpdask.errors import LedgerError
+
+    names = opened.datasets()
+    if not names:
+        raise LedgerError(
+            "the ledger holds no dataset, so there is nothing to look at; check its address"
+        )
+    return names
 
 
 def _signed(head: LedgerHead) -> Json:
@@ -213,10 +225,15 @@ def _key_storage(bare: bool) -> str:
 @ledger.command("verify")
 @_ledger_options
 def ledger_verify(url: str, as_json: bool) -> None:
-    """Recompute every chain, charge and sum, and check that no total was passed."""
+    """Recompute every chain, charge and sum, and check that no total was passed.
+
+    Changes nothing. A database without a ledger, or a ledger without a dataset, is an error.
+    """
     from dpdask.ledger import Ledger
 
-    rows = Ledger(url, create=False).verify()
+    opened = Ledger(url, create=False)
+    _datasets(opened)
+    rows = opened.verify()
     if as_json:
         print_json({"entries": rows, "intact": True})
     else:

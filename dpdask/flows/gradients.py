@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 
 from dpdask.errors import DpdaskError
 from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes
-from dpdask.ledger import open_ledger
 from dpdask.planning.naming import axis_of
 from dpdask.privacy import Adjacency
+from dpdask.releases.api import ledger_of
 from dpdask.spec import ReleaseSpec, parse_release_spec
 from dpdask.spec.calibration import SamplingSection
 from dpdask.spec.release import (
@@ -76,7 +76,7 @@ def privatize_gradients(
             compute=compute,
             publish=publish,
         )
-        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+        with contextlib.closing(ledger_of(spec)) as ledger:
             return release_as_tasks(spec, ledger)
     except DpdaskError as error:
         refusal = one_line(error)

@@ -11,7 +11,7 @@ from prefect.states import Failed
 from dpdask.errors import DpdaskError, ReleaseError
 from dpdask.execution import OnProgress
 from dpdask.flows.steps import one_line, release_as_tasks, say_how_to_resume, watchers
-from dpdask.ledger import open_ledger
+from dpdask.releases.api import ledger_of
 from dpdask.signals import children_without_ctrl_c
 from dpdask.spec import ReleaseSpec, load_release_spec
 
@@ -28,7 +28,7 @@ __all__ = ["privatize", "run_watched"]
 def privatize(spec: ReleaseSpec) -> dict[str, str] | State[None]:
     """Publish the release that ``spec`` describes, or resume it where an earlier run stopped."""
     try:
-        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+        with contextlib.closing(ledger_of(spec)) as ledger:
             return release_as_tasks(spec, ledger)
     except DpdaskError as error:
         refusal = one_line(error)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dpdask.errors import DpdaskError, RateLimited
 from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes, tag_run
-from dpdask.ledger import open_ledger
+from dpdask.releases.api import ledger_of
 from dpdask.releases.series import RateLimit, Series, next_release
 from dpdask.spec import ReleaseSpec
 
@@ -56,7 +56,7 @@ def privatize_series(
     rules = Series(series, axis, max_window, align_to_chunks, start_index, grace)
     tag_run(f"series:{series}")
     try:
-        with contextlib.closing(open_ledger(spec.budget.ledger)) as ledger:
+        with contextlib.closing(ledger_of(spec)) as ledger:
             windowed = next_release(ledger, spec, rules)
             if windowed is None:
                 return Completed(message=f"nothing new in series {series}", name="NoNewData")

@@ -1,5 +1,6 @@
 """The ledger: what each dataset may spend and has spent, and the keys of open releases."""
 
+from dpdask.ledger.connections import TimeOuts
 from dpdask.ledger.ledger import Ledger
 from dpdask.ledger.models import (
     Block,
@@ -30,6 +31,7 @@ __all__ = [
     "ReleaseDetails",
     "Reservation",
     "SeriesWindow",
+    "TimeOuts",
     "open_ledger",
     "upgrade_ledger",
 ]

@@ -23,9 +23,18 @@ from dpdask.ledger import steps
 from dpdask.ledger.admission import admit
 from dpdask.ledger.auditing import audit
 from dpdask.ledger.charges import NOTHING, Spent
+from dpdask.ledger.connections import (
+    TimeOuts,
+    connect,
+    database_file,
+    forget_deleted,
+    parse_url,
+)
+from dpdask.ledger.faults import plain_errors
 from dpdask.ledger.forecasts import forecast_of
 from dpdask.ledger.hash_chain import payload_of
 from dpdask.ledger.history import dataset_state, ledger_entry, series_windows
+from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.keys import KeyWrapper, find_master_key
 from dpdask.ledger.models import (
     DatasetState,
@@ -39,16 +48,12 @@ from dpdask.ledger.models import (
 from dpdask.ledger.policies import policy_named
 from dpdask.ledger.rates import Allowance, check_allowance, recent_charges
 from dpdask.ledger.schema import (
-    connect,
-    database_file,
     datasets,
     entries,
     fetch_entry,
-    forget_deleted,
-    parse_url,
-    plain_errors,
 )
 from dpdask.ledger.versions import prepare_schema
+from dpdask.patience import NO_PATIENCE, Patience, asked_again
 from dpdask.privacy import PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
 
@@ -68,6 +73,8 @@ class Ledger:
         create: whether a ledger that does not exist is created; otherwise that is an error.
         bare_keys: whether a new ledger stores release keys as they are, readable by whoever reads
             the database; it then warns at every use.
+        time_outs: for how long the database is waited for.
+        patience: for how long a database that does not answer is asked again.
     """
 
     def __init__(
@@ -77,16 +84,23 @@ class Ledger:
         master_key: bytes | None = None,
         create: bool = True,
         bare_keys: bool | None = None,
+        time_outs: TimeOuts = TimeOuts(),  # a frozen value
+        patience: Patience = NO_PATIENCE,
     ) -> None:
         parsed = parse_url(url)
         file = database_file(parsed)
         configured_key = find_master_key(file) if master_key is None else master_key
         wrapper = None if configured_key is None else KeyWrapper(configured_key)
-        self._engine = connect(parsed, create=create)
-        with plain_errors():
-            self._keys = prepare_schema(
-                self._engine, wrapper, file, create=create, bare_keys=bare_keys
-            )
+        self._engine = connect(parsed, create=create, time_outs=time_outs)
+        self.patience = patience
+
+        def prepare() -> KeyStore:
+            with plain_errors():
+                return prepare_schema(
+                    self._engine, wrapper, file, create=create, bare_keys=bare_keys
+                )
+
+        self._keys = patience.keep_asking(prepare)
 
     @property
     def bare_keys(self) -> bool:
@@ -102,6 +116,7 @@ class Ledger:
         with plain_errors(), self._engine.begin() as connection:
             yield connection
 
+    @asked_again
     def open_dataset(self, name: str, total: PrivacyBudget, policy: str = "adaptive") -> None:
         """Open a dataset with its total budget and its policy, which never change. Idempotent.
 
@@ -114,27 +129,32 @@ class Ledger:
         with self._transaction() as connection:
             steps.open_dataset(connection, name, total, chosen)
 
+    @asked_again
     def datasets(self) -> list[str]:
         """Return the names of all datasets."""
         with self._transaction() as connection:
             return list(connection.scalars(select(datasets.c.name).order_by(datasets.c.name)))
 
+    @asked_again
     def state(self, dataset: str) -> DatasetState:
         """Return what has been spent of a dataset and on which releases."""
         with self._transaction() as connection:
             return dataset_state(connection, steps.known_dataset(connection, dataset))
 
+    @asked_again
     def spent_epsilon(self, dataset: str) -> float:
         """Return what has been spent of a dataset, at its total's delta."""
         with self._transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
         return standing.policy.profile(standing.spent).epsilon(standing.total.delta)
 
+    @asked_again
     def head(self, dataset: str) -> LedgerHead:
         """Return the newest entry of a dataset; its hash covers everything before it."""
         with self._transaction() as connection:
             return steps.known_dataset(connection, dataset).head
 
+    @asked_again
     def contains(self, dataset: str, head: LedgerHead) -> bool:
         """Return whether the dataset's chain has this entry.
 
@@ -150,6 +170,7 @@ class Ledger:
             payload_of(row)
             return row.hash == head.hash
 
+    @asked_again
     def could_hold(self, dataset: str, profile: PrivacyProfile) -> bool:
         """Return whether a release fits a dataset's total and policy, had nothing been spent.
 
@@ -181,6 +202,7 @@ class Ledger:
         """
         return self.forecast_all(dataset, [(profile, privacy_unit)])
 
+    @asked_again
     def forecast_all(
         self, dataset: str, parts: Sequence[tuple[PrivacyProfile, PrivacyUnit]]
     ) -> Forecast:
@@ -191,6 +213,7 @@ class Ledger:
             admissions = admit(connection, standing, parts)
         return forecast_of(standing, admissions)
 
+    @asked_again
     def reserve(
         self,
         dataset: str,
@@ -220,11 +243,13 @@ class Ledger:
                 connection, dataset, fingerprint, profile, privacy_unit, payload or {}, allowance
             )
 
+    @asked_again
     def entry(self, fingerprint: str) -> LedgerEntry | None:
         """Return a release's history, None if it was never reserved."""
         with self._transaction() as connection:
             return ledger_entry(connection, fingerprint)
 
+    @asked_again
     def entry_named(self, release_id: str) -> LedgerEntry | None:
         """Return the history of the release with this public name, None if there is none."""
         with self._transaction() as connection:
@@ -233,6 +258,7 @@ class Ledger:
                 return None
             return ledger_entry(connection, row.fingerprint)
 
+    @asked_again
     def open_releases(self, beginning: str) -> list[LedgerEntry]:
         """Return releases neither committed nor burned whose ids begin with ``beginning``."""
         query = (
@@ -246,12 +272,14 @@ class Ledger:
             histories = [ledger_entry(connection, fingerprint) for fingerprint in fingerprints]
         return [entry for entry in histories if entry is not None and entry.open]
 
+    @asked_again
     def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
         """Return the windows of a series that were charged, oldest first."""
         with self._transaction() as connection:
             steps.known_dataset(connection, dataset)
             return series_windows(connection, dataset, series)
 
+    @asked_again
     def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
         """Return what was charged at or after a moment, together; None if nothing was."""
         with self._transaction() as connection:
@@ -259,6 +287,7 @@ class Ledger:
             recent, _ = recent_charges(connection, standing, since)
         return None if recent == NOTHING else standing.policy.profile(recent)
 
+    @asked_again
     def check_allowance(
         self,
         dataset: str,
@@ -281,6 +310,7 @@ class Ledger:
             standing = steps.known_dataset(connection, dataset)
             check_allowance(connection, standing, allowance, (profile, privacy_unit))
 
+    @asked_again
     def put_once(self, fingerprint: str, name: str, text: str) -> str:
         """Record a value of an open release, such as noise directions, under a name.
 
@@ -294,11 +324,13 @@ class Ledger:
         with self._transaction() as connection:
             return steps.put_once(connection, fingerprint, name, text)
 
+    @asked_again
     def get_once(self, fingerprint: str, name: str) -> str | None:
         """Return the value that :meth:`put_once` recorded, None if there is none."""
         with self._transaction() as connection:
             return steps.read_once(connection, fingerprint, name)
 
+    @asked_again
     def release_key(self, fingerprint: str) -> ReleaseKey:
         """Return the key of a reserved release.
 
@@ -308,6 +340,7 @@ class Ledger:
         with self._transaction() as connection:
             return steps.release_key(connection, fingerprint, self._keys)
 
+    @asked_again
     def publish(self, fingerprint: str, card: str) -> str:
         """Record the card of a release that is complete, verified and about to become visible.
 
@@ -316,12 +349,14 @@ class Ledger:
         with self._transaction() as connection:
             return steps.note_publication(connection, fingerprint, card)
 
+    @asked_again
     def commit(self, fingerprint: str) -> None:
         """Close a published release and destroy its key. Idempotent."""
         with self._transaction() as connection:
             steps.commit(connection, fingerprint)
         self._forget_deleted_keys()
 
+    @asked_again
     def burn(self, fingerprint: str, reason: str, *, invisible: bool = False) -> None:
         """Close a release that will never be published and destroy its key. Idempotent.
 
@@ -341,6 +376,7 @@ class Ledger:
         with plain_errors():
             forget_deleted(self._engine)
 
+    @asked_again
     def verify(self) -> int:
         """Recompute every chain, every charge and every sum, and return the number of entries.
 

@@ -1,4 +1,4 @@
-"""The ledger's tables on SQLite or PostgreSQL, and the engine that reaches them.
+"""The ledger's tables on SQLite or PostgreSQL.
 
 ``dpdask_release_keys`` alone holds keys, wrapped by a master key that is stored elsewhere, and its
 rows are deleted when a release is committed or burned. All other tables only grow
@@ -10,18 +10,12 @@ the two.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol, cast
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Engine,
     ForeignKey,
     Index,
     Integer,
@@ -32,31 +26,19 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    create_engine,
-    event,
     text,
 )
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-
-from dpdask.errors import LedgerError
-from dpdask.signals import signals_deferred
 
 __all__ = [
     "SCHEMA_VERSION",
     "EntryRow",
     "add_blocks",
     "blocks",
-    "connect",
     "create_tables",
-    "database_file",
     "datasets",
     "entries",
     "fetch_entries",
     "fetch_entry",
-    "forget_deleted",
-    "parse_url",
-    "plain_errors",
     "release_keys",
     "schema",
     "settings",
@@ -205,98 +187,6 @@ def fetch_entry(connection: Connection, query: Select[tuple[object, ...]]) -> En
     return cast("EntryRow | None", connection.execute(query).one_or_none())
 
 
-@contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn database errors into one line without statements, parameters or addresses.
-
-    No signal interrupts a transaction within.
-    """
-    try:
-        with signals_deferred():
-            yield
-    except SQLAlchemyError as error:
-        kind = type(getattr(error, "orig", None) or error).__name__
-        raise LedgerError(
-            f"the ledger's database refused ({kind}); check that it can be reached, written and"
-            " is not full"
-        ) from None
-
-
-def parse_url(url: str) -> URL:
-    """Return the address of a ledger, in a database that can hold one."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise LedgerError(
-            "the ledger URL cannot be read; write sqlite:///path/to/ledger.db or"
-            " postgresql+psycopg://host/database"
-        ) from None
-    backend = parsed.get_backend_name()
-    if backend not in ("postgresql", "sqlite"):
-        raise LedgerError(f"a ledger on {backend} is not supported; use sqlite or postgresql")
-    if backend == "sqlite" and (not parsed.database or parsed.database == ":memory:"):
-        raise LedgerError(
-            "a ledger in memory forgets what was spent; give sqlite:///path/to/ledger.db"
-        )
-    return parsed
-
-
-def database_file(parsed: URL) -> Path | None:
-    """Return the file of a SQLite ledger, None for PostgreSQL."""
-    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
-
-
-def connect(parsed: URL, *, create: bool) -> Engine:
-    """Return an engine whose transactions are serial per dataset.
-
-    SQLite runs one transaction at a time, PostgreSQL locks the dataset's row.
-
-    Args:
-        parsed: the ledger's address.
-        create: whether a SQLite file that does not exist is created.
-    """
-    path = database_file(parsed)
-    if path is None:
-        # Whatever the server's default is: a snapshot taken before the lock was granted would not
-        # see what was spent in between.
-        return create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
-            pool_pre_ping=True,
-            isolation_level="READ COMMITTED",
-        )
-    if not path.parent.is_dir():
-        raise LedgerError(
-            f"the ledger's folder {str(path.parent)!r} does not exist; create it first"
-        )
-    if not create and not path.exists():
-        raise LedgerError(
-            f"there is no ledger at {parsed.database!r}; check the path, or `dpdask ledger init"
-            " DATASET --epsilon E --delta D"
-            f" --ledger sqlite:///{parsed.database}`"
-        )
-    engine = create_engine(parsed, connect_args={"timeout": 120})
-
-    @event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, _record: object) -> None:
-        with contextlib.suppress(PermissionError):  # somebody else's, who shares it with us
-            os.chmod(path, 0o600)  # it holds digests of data, and perhaps bare release keys
-        connection.isolation_level = None  # transactions begin below, not when the driver decides
-        for pragma in (
-            "busy_timeout=120000",
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            "secure_delete=ON",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
 def create_tables(connection: Connection) -> None:
     """Create all tables, with their triggers, in the caller's transaction."""
     from dpdask.ledger.triggers import trigger_statements
@@ -315,16 +205,3 @@ def add_blocks(connection: Connection) -> None:
     for statement in block_statements(connection.dialect.name):
         connection.execute(text(statement))
     connection.execute(schema.insert().values(version=SCHEMA_VERSION))
-
-
-def forget_deleted(engine: Engine) -> None:
-    """Remove deleted keys from SQLite's write-ahead log too.
-
-    On PostgreSQL, vacuum removes them later.
-    """
-    if engine.dialect.name == "sqlite":
-        with engine.connect() as connection:
-            raw = cast("sqlite3.Connection", connection.connection.driver_connection)
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")

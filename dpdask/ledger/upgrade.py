@@ -17,6 +17,14 @@ from sqlalchemy import Connection, insert, text
 from dpdask.accounting import profile_from_dict
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
 from dpdask.ledger.charges import NOTHING, Spent
+from dpdask.ledger.connections import (
+    TimeOuts,
+    connect,
+    database_file,
+    forget_deleted,
+    parse_url,
+)
+from dpdask.ledger.faults import plain_errors
 from dpdask.ledger.hash_chain import GENESIS, Standing, append, chain_hash, standing_of
 from dpdask.ledger.history import dataset_state
 from dpdask.ledger.key_store import KeyStore
@@ -26,14 +34,9 @@ from dpdask.ledger.payloads import charge_to_dict, decode_payload, index_columns
 from dpdask.ledger.policies import ADAPTIVE
 from dpdask.ledger.schema import (
     SCHEMA_VERSION,
-    connect,
     create_tables,
-    database_file,
     datasets,
     entries,
-    forget_deleted,
-    parse_url,
-    plain_errors,
 )
 from dpdask.ledger.versions import lock_schema, record_key_storage, schema_version
 from dpdask.privacy import PrivacyBudget
@@ -106,7 +109,7 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
     parsed = parse_url(url)
     database = database_file(parsed)
     master_key = find_master_key(database)
-    engine = connect(parsed, create=False)
+    engine = connect(parsed, create=False, time_outs=TimeOuts())
     try:
         with plain_errors(), engine.begin() as connection:
             lock_schema(connection)

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 
 from dpdask.errors import LedgerCorrupt, LedgerError
+from dpdask.ledger.connections import NO_LEDGER
 from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.keys import KeyWrapper, find_master_key, make_master_key
 from dpdask.ledger.schema import (
@@ -64,10 +65,7 @@ def prepare_schema(
         version = schema_version(connection)
         if version == 0:
             if not create:
-                raise LedgerError(
-                    "the database holds no ledger; `dpdask ledger init DATASET --epsilon E"
-                    " --delta D` creates one"
-                )
+                raise LedgerError(NO_LEDGER)
             version = _create(connection, wrapper, database, bare_keys=bool(bare_keys))
         if version == _WITHOUT_BLOCKS:
             version = _add_blocks(connection)

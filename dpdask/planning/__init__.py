@@ -15,6 +15,7 @@ from dpdask.planning.partition import (
 from dpdask.planning.placement import placed
 from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.planner import make_plan
+from dpdask.planning.sources import output_storage, source_storage
 
 __all__ = [
     "FAN_IN",
@@ -26,11 +27,13 @@ __all__ = [
     "component_with_directions",
     "make_plan",
     "needs_norm_pass",
+    "output_storage",
     "placed",
     "recipe_digest",
     "record_batches",
     "records_at_once",
     "software_versions",
+    "source_storage",
     "spec_digest",
     "tile_batches",
     "tile_bytes",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpdask.errors import InvalidSpec, StoreError
+from dpdask.errors import InvalidSpec, StorageFault, StoreError
 from dpdask.planning.attributes import check_attributes
 from dpdask.planning.coordinates import check_coordinates
 from dpdask.planning.memory import worker_bytes
@@ -218,7 +218,7 @@ def check_space(plan: ReleasePlan) -> None:
     if plan.spec.publish.codec != "none":
         needed //= 8
     if free is not None and free < needed + 2**20:
-        raise StoreError(
+        raise StorageFault(
             f"the output needs {needed / 1e6:.4g} MB but its disk has {free / 1e6:.4g} MB left;"
             " free some space or choose another output.url"
         )

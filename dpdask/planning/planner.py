@@ -40,7 +40,13 @@ from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
-from dpdask.planning.sources import coarsened, open_whole_source, with_arrays_beside
+from dpdask.planning.sources import (
+    coarsened,
+    open_whole_source,
+    output_storage,
+    source_storage,
+    with_arrays_beside,
+)
 from dpdask.planning.variables import (
     Draft,
     budgets_of,
@@ -62,7 +68,6 @@ from dpdask.storage import (
     LocalStorage,
     SourceArray,
     Storage,
-    open_storage,
 )
 from dpdask.types import Shape
 
@@ -93,7 +98,7 @@ def make_plan(
         DpdaskError: If the release cannot be carried out. Nothing was spent.
     """
     check_no_placeholders(spec.output.url)
-    output = open_storage(spec.output.url, spec.output.options)
+    output = output_storage(spec)
     occupied = not resuming and output.occupied()
     if occupied and (ledger is None or not forecast or isinstance(output, LocalStorage)):
         raise _output_exists(spec)
@@ -148,7 +153,7 @@ def _output_exists(spec: ReleaseSpec) -> StoreError:
 
 def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
     """Open the source, which must lie apart from the output, and restrict it to its window."""
-    storage = open_storage(spec.source.url, spec.source.options)
+    storage = source_storage(spec)
     if storage.holds(output) or output.holds(storage):
         raise StoreError(
             "output.url lies within the source, or the source within it; publish somewhere else"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdask.errors import InvalidSpec
+from dpdask.patience import Patience
 from dpdask.planning.naming import axis_of
 from dpdask.queries import Query
 from dpdask.spec.release import ReleaseSpec
@@ -12,12 +13,29 @@ from dpdask.storage import (
     coarsened_by,
     grouped_by,
     open_source,
+    open_storage,
     open_table,
     plain_name,
     with_labels,
 )
 
-__all__ = ["coarsened", "open_whole_source", "with_arrays_beside"]
+__all__ = [
+    "coarsened",
+    "open_whole_source",
+    "output_storage",
+    "source_storage",
+    "with_arrays_beside",
+]
+
+
+def source_storage(spec: ReleaseSpec) -> Storage:
+    """Return where the source of a spec is; it is asked again as ``compute.patience`` says."""
+    return open_storage(spec.source.url, spec.source.options, Patience(spec.compute.patience))
+
+
+def output_storage(spec: ReleaseSpec) -> Storage:
+    """Return where a spec publishes; it is asked again as ``compute.patience`` says."""
+    return open_storage(spec.output.url, spec.output.options, Patience(spec.compute.patience))
 
 
 def open_whole_source(spec: ReleaseSpec, storage: Storage) -> SourceArray:

@@ -10,7 +10,8 @@ from dpdask.errors import ReleaseError
 from dpdask.execution import OnProgress, no_progress
 from dpdask.execution.cluster import DaskClient
 from dpdask.ledger import Ledger, LedgerEntry, open_ledger
-from dpdask.planning import ReleasePlan, make_plan
+from dpdask.patience import Patience
+from dpdask.planning import ReleasePlan, make_plan, output_storage
 from dpdask.releases.closing import Receipt, abandon, finalize, publish_staged
 from dpdask.releases.recovery import (
     Action,
@@ -25,7 +26,7 @@ from dpdask.releases.recovery import (
 from dpdask.releases.run import ReleaseRun, plan_or_finish
 from dpdask.spec import load_release_spec, parse_release_spec
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Storage, open_storage, remove_output_lock
+from dpdask.storage import open_storage, remove_output_lock
 from dpdask.types import Json
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "abort_named",
     "advice",
     "finish_published",
+    "ledger_of",
     "parsed_spec",
     "plan",
     "release",
@@ -56,16 +58,24 @@ def parsed_spec(spec: SpecLike) -> ReleaseSpec:
     return parse_release_spec(spec) if isinstance(spec, dict) else load_release_spec(spec)
 
 
-def _output(spec: ReleaseSpec) -> Storage:
-    return open_storage(spec.output.url, spec.output.options)
-
-
 @contextlib.contextmanager
 def _opened(spec: SpecLike) -> Iterator[tuple[ReleaseSpec, Ledger]]:
     """Open the ledger of a spec."""
     parsed = parsed_spec(spec)
-    with contextlib.closing(open_ledger(parsed.budget.ledger)) as ledger:
+    with contextlib.closing(ledger_of(parsed)) as ledger:
         yield parsed, ledger
+
+
+def ledger_of(spec: ReleaseSpec) -> Ledger:
+    """Open the ledger of a spec; it is asked again as ``compute.patience`` says."""
+    return open_ledger(spec.budget.ledger, Patience(spec.compute.patience))
+
+
+def _impatient(spec: SpecLike) -> ReleaseSpec:
+    """Return a spec for somebody who waits for the answer: nobody is asked again."""
+    parsed = parsed_spec(spec)
+    compute = parsed.compute.model_copy(update={"patience": 0.0})
+    return parsed.model_copy(update={"compute": compute})
 
 
 def plan(spec: SpecLike) -> ReleasePlan:
@@ -73,8 +83,8 @@ def plan(spec: SpecLike) -> ReleasePlan:
 
     Guarantee: reads no value, spends nothing.
     """
-    with _opened(spec) as (parsed, ledger):
-        target = find_target(_output(parsed), ledger, Command.PLAN)
+    with _opened(_impatient(spec)) as (parsed, ledger):
+        target = find_target(output_storage(parsed), ledger, Command.PLAN)
         outcome = decide(observe(target), Command.PLAN)
         if isinstance(outcome, Refusal):
             raise outcome.error(target.last_step)
@@ -179,7 +189,7 @@ def finish_published(spec: SpecLike) -> Receipt | None:
     Needs no source and no cluster.
     """
     with _opened(spec) as (parsed, ledger):
-        target = find_target(_output(parsed), ledger, Command.FLOW)
+        target = find_target(output_storage(parsed), ledger, Command.FLOW)
         outcome = decide(observe(target), Command.FLOW)
         if outcome is Action.FINALIZE:
             return finalize(parsed, ledger, target)
@@ -198,7 +208,7 @@ def abort(spec: SpecLike) -> str | None:
         only the lock is removed.
     """
     with _opened(spec) as (parsed, ledger):
-        output = _output(parsed)
+        output = output_storage(parsed)
         target = find_target(output, ledger, Command.ABORT)
         if decide(observe(target), Command.ABORT) is Action.REMOVE_LOCK:
             remove_output_lock(output)
@@ -258,5 +268,5 @@ def advice(spec: SpecLike, typed: str) -> str:
         spec: The spec of the interrupted release.
         typed: The path of the spec as it is typed in a shell.
     """
-    with _opened(spec) as (parsed, ledger):
-        return advice_after_interrupt(parsed, _output(parsed), ledger, typed)
+    with _opened(_impatient(spec)) as (parsed, ledger):
+        return advice_after_interrupt(parsed, output_storage(parsed), ledger, typed)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from dpdask.errors import InvalidSpec
-from dpdask.ledger import Ledger, open_ledger
-from dpdask.planning import ReleasePlan, make_plan
-from dpdask.releases.api import finish_published
+from dpdask.ledger import Ledger
+from dpdask.planning import ReleasePlan, make_plan, source_storage
+from dpdask.releases.api import finish_published, ledger_of
 from dpdask.releases.recovery import Charge, charge_of
 from dpdask.spec import ReleaseSpec
-from dpdask.storage import array_names, open_storage
+from dpdask.storage import array_names
 
 __all__ = ["ArraysOfGroup", "CheckedBatch", "check_batch"]
 
@@ -40,7 +40,7 @@ class ArraysOfGroup(BaseModel):
                 "the template names source.arrays, which are one release of several arrays; drop"
                 " them for one release of each, or run the template as a spec of its own"
             )
-        group = open_storage(self.template.source.url, self.template.source.options)
+        group = source_storage(self.template)
         names = [name for name in array_names(group) if fnmatch.fnmatch(name, self.arrays)]
         if not names:
             raise InvalidSpec(f"no array of the group matches {self.arrays!r}; widen the pattern")
@@ -72,7 +72,7 @@ def check_batch(specs: list[ReleaseSpec]) -> CheckedBatch:
     published: list[ReleaseSpec] = []
     missing: list[ReleaseSpec] = []
     uncharged: list[ReleasePlan] = []
-    with contextlib.closing(open_ledger(specs[0].budget.ledger)) as ledger:
+    with contextlib.closing(ledger_of(specs[0])) as ledger:
         for spec in specs:
             if finish_published(spec) is not None:
                 published.append(spec)

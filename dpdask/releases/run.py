@@ -13,7 +13,7 @@ from dpdask.execution import OnProgress
 from dpdask.execution.cluster import DaskClient
 from dpdask.keystream import random_bytes
 from dpdask.ledger import Allowance, Ledger, LedgerEntry
-from dpdask.planning import ReleasePlan, make_plan, placed
+from dpdask.planning import ReleasePlan, make_plan, output_storage, placed
 from dpdask.releases import staging, steps
 from dpdask.releases.closing import (
     Receipt,
@@ -37,7 +37,7 @@ from dpdask.releases.recovery import (
 )
 from dpdask.releases.steps import Prepared, Reserved, Staged
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import Publisher, open_storage
+from dpdask.storage import Publisher
 
 __all__ = ["Planned", "ReleaseRun", "plan_or_finish"]
 
@@ -66,7 +66,7 @@ def plan_or_finish(spec: ReleaseSpec, ledger: Ledger, command: Command) -> Plann
     Raises:
         ReleaseError: The recovery table refuses the command.
     """
-    target = find_target(open_storage(spec.output.url, spec.output.options), ledger, command)
+    target = find_target(output_storage(spec), ledger, command)
     observation = observe(target)
     outcome = decide(observation, command)
     if outcome is Action.FINALIZE:

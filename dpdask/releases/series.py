@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 from dpdask.errors import InvalidSpec
 from dpdask.ledger import Allowance, Ledger, SeriesWindow
 from dpdask.planning import ReleasePlan, check_no_placeholders
-from dpdask.planning.sources import open_whole_source
+from dpdask.planning.sources import open_whole_source, source_storage
 from dpdask.planning.variables import variable_specs
 from dpdask.privacy import PrivacyBudget
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
-from dpdask.storage import SourceArray, open_storage
+from dpdask.storage import SourceArray
 from dpdask.types import Json
 
 __all__ = [
@@ -104,7 +104,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
         InvalidSpec: The series does not fit the source, or belongs to another one.
     """
     check_series_output(spec.output.url)
-    storage = open_storage(spec.source.url, spec.source.options)
+    storage = source_storage(spec)
     sources = [open_whole_source(own, storage) for own in variable_specs(spec)]
     _check_axis(sources, series)
     past = ledger.windows(spec.budget.dataset, series.name)

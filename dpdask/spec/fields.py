@@ -18,6 +18,7 @@ __all__ = [
     "Number",
     "Positive",
     "Ranges",
+    "Seconds",
     "Section",
     "Vector",
     "Whole",
@@ -39,6 +40,7 @@ def _refuse_bool(value: object) -> object:
 Number = Annotated[float, BeforeValidator(_refuse_bool)]
 Whole = Annotated[int, BeforeValidator(_refuse_bool)]
 Positive = Annotated[Whole, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0, le=7 * 86400), BeforeValidator(_refuse_bool)]
 Vector = list[Number]
 
 

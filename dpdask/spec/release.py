@@ -19,6 +19,7 @@ from dpdask.spec.fields import (
     Number,
     Positive,
     Ranges,
+    Seconds,
     Section,
     Vector,
     Whole,
@@ -278,6 +279,8 @@ class ComputeSection(Section):
         task_size: How much of the source one task reads at most.
         tls: Certificates for a ``tls://`` scheduler.
         allow_unencrypted_cluster: Accept a remote scheduler without TLS.
+        patience: For how many seconds a store, the ledger's database or the cluster is asked again
+            when it does not answer.
     """
 
     cluster: Url = AUTO
@@ -288,6 +291,7 @@ class ComputeSection(Section):
     task_size: ByteCount = 64 * 2**20
     tls: TlsSection | None = None
     allow_unencrypted_cluster: bool = False
+    patience: Seconds = 300.0
 
 
 class PublishSection(Section):

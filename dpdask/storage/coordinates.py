@@ -18,8 +18,9 @@ from typing import cast
 
 import numpy as np
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import Storage
+from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
 from dpdask.types import Array, Json, Shape
 
@@ -185,10 +186,11 @@ def read_coordinate(
         try:
             values = np.asarray(array[region])
             attributes = _public_attributes(array, published)
-        except Exception:
+        except Exception as error:
+            raise_if_unavailable(error)
             values = None
     if array is None or values is None:
-        raise StoreError(
+        raise StorageFault(
             f"publish.coordinates: {name!r} cannot be read; restore it or drop it from the list"
         )
     if values.dtype.byteorder == ">":
@@ -205,7 +207,8 @@ def _open_if_array(storage: Storage, path: str) -> ZarrArray | None:
     """Return an array, None where there is none that zarr can open."""
     try:
         return open_zarr_array(storage.zarr_store(), path)
-    except Exception:
+    except Exception as error:
+        raise_if_unavailable(error)
         return None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.documents import ROOT
+from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.zarr_types import ZarrGroup
 from dpdask.types import Array, Json
 
@@ -30,6 +31,7 @@ def open_group(storage: Storage, *, consolidated: bool | None = None) -> ZarrGro
     try:
         return zarr.open_group(storage.zarr_store(), mode="r", use_consolidated=consolidated)
     except Exception as error:
+        raise_if_unavailable(error)
         kind = type(error).__name__
     raise StoreError(f"the group's metadata cannot be read ({kind}); restore it from a copy")
 
@@ -44,6 +46,7 @@ def array_names(storage: Storage) -> list[str]:
             name for name, member in group.members(max_depth=None) if isinstance(member, zarr.Array)
         )
     except Exception as error:
+        raise_if_unavailable(error)
         kind = type(error).__name__
     raise StoreError(f"the source is not a valid group that zarr can open ({kind}); check its URL")
 

@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.cf import Decoding, holds_times, read_decoding
 from dpdask.storage.coordinates import dimension_names
 from dpdask.storage.label_positions import number_positions, text_positions
+from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.opened import (
     address_digest,
     content_identity,
@@ -263,9 +264,9 @@ class LabelArray:
             return np.ascontiguousarray(stored)
         except MemoryError:
             raise
-        except Exception:
-            pass
-        raise StoreError(
+        except Exception as error:
+            raise_if_unavailable(error)
+        raise StorageFault(
             f"labels cannot be read or decoded near index {records.start}; restore them from a copy"
         )
 
@@ -295,7 +296,8 @@ def open_labels(
     path = path.strip("/")
     try:
         array = open_zarr_array(storage.zarr_store(), path)
-    except Exception:
+    except Exception as error:
+        raise_if_unavailable(error)
         array = None
     if array is None:
         raise StoreError(

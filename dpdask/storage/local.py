@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import NOT_A_FILE, Content, ListedObject, Storage
 from dpdask.storage.filesystem import (
     begin_writeback,
@@ -73,7 +73,7 @@ class LocalStorage(Storage):
             return None
         except OSError as error:
             reason = error.strerror
-        raise StoreError(f"{name!r} cannot be read: {reason}; check the path and its permissions")
+        raise StorageFault(f"{name!r} cannot be read: {reason}; check the path and its permissions")
 
     @contextlib.contextmanager
     def viewed(self, name: str) -> Iterator[NDArray[np.uint8] | None]:
@@ -141,7 +141,7 @@ class LocalStorage(Storage):
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise StoreError(
+                raise StorageFault(
                     f"a folder cannot be listed: {error.strerror}; check its permissions"
                 ) from None
             for entry in entries:
@@ -260,7 +260,7 @@ class LocalStorage(Storage):
             probe.mkdir()
             probe.rmdir()
         except OSError as error:
-            raise StoreError(
+            raise StorageFault(
                 f"cannot write to {str(probe.parent)!r}: {error.strerror}; choose another"
                 " output.url or correct its permissions"
             ) from None

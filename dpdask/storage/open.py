@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from dpdask.errors import StoreError
+from dpdask.patience import NO_PATIENCE, Patience
 from dpdask.storage.base import Storage
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.memory import MemoryStorage
@@ -19,8 +20,15 @@ Options = Mapping[str, object]
 _OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "abfs")
 
 
-def open_storage(url: str, options: Options | None = None) -> Storage:
+def open_storage(
+    url: str, options: Options | None = None, patience: Patience = NO_PATIENCE
+) -> Storage:
     """Return the storage that a URL or a path names.
+
+    Args:
+        url: a path, or a URL of a store.
+        options: options of an object store.
+        patience: for how long an object store that does not answer is asked again.
 
     Raises:
         StoreError: the URL is not valid, or names a store that cannot be reached from here.
@@ -41,7 +49,7 @@ def open_storage(url: str, options: Options | None = None) -> Storage:
         return MemoryStorage(url.rstrip("/"))
     if scheme in _OBJECT_SCHEMES:
         require_obstore()
-        return ObjectStorage(url.rstrip("/"), tuple(sorted(settings.items())))
+        return ObjectStorage(url.rstrip("/"), tuple(sorted(settings.items())), patience)
     raise StoreError(
         f"{scheme}:// is not a store that dpdask knows; use a path, file://, s3://, gs://, az://"
         " or memory://"

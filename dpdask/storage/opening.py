@@ -6,6 +6,7 @@ from dpdask.errors import StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.foreign import check_is_zarr
 from dpdask.storage.groups import array_names
+from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.zarr_types import ZarrArray, open_zarr_array
 
 __all__ = ["arrays_beside", "check_there", "open_or_explain"]
@@ -34,6 +35,7 @@ def open_or_explain(storage: Storage, path: str) -> ZarrArray:
     try:
         return open_zarr_array(storage.zarr_store(), path)
     except Exception as error:
+        raise_if_unavailable(error)
         kind = type(error).__name__
     missing = f"no array {path!r}" if path else "no array at the root"
     raise StoreError(

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault, StoreError
 from dpdask.keystream import Seal
 from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.documents import ROOT
@@ -82,7 +82,7 @@ class Publisher(abc.ABC):
             locked = self.lock.acquire()
             self.work.make()
         except OSError as error:
-            raise StoreError(
+            raise StorageFault(
                 f"cannot stage beside the output: {error.strerror}; choose another output.url"
             ) from None
         for name in self.control.names() - {LOCK_FILE, self.release_id}:
@@ -201,7 +201,7 @@ class Publisher(abc.ABC):
         try:
             return self._make_visible(root)
         except OSError as error:
-            raise StoreError(
+            raise StorageFault(
                 f"the release cannot be published: {error.strerror}; correct that and `dpdask"
                 " resume`"
             ) from None
@@ -358,7 +358,7 @@ def _storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(_reason(error)) from None
+        raise StorageFault(_reason(error)) from None
 
 
 def _reason(error: OSError) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.cf import DECODING_ATTRIBUTES, Decoding, holds_times, read_decoding
 from dpdask.storage.coordinates import dimension_names
@@ -295,7 +295,7 @@ class SourceArray(Unlabelled):
         for name, size, _ in self.storage.listing(self.path):
             is_metadata = name.rpartition("/")[2].startswith((".z", "zarr.json"))
             if not is_metadata and size != expected:
-                raise StoreError(
+                raise StorageFault(
                     f"source chunk {name!r} has {size} bytes, not {expected}; restore it from a"
                     " copy"
                 )

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dpdask.errors import StoreError
+from dpdask.errors import StorageFault
 from dpdask.storage.base import Storage
 from dpdask.storage.compression import compression_of
 from dpdask.storage.decoding import Scratch, read_chunk_file
+from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.zarr_types import ZarrArray
 from dpdask.types import Array, Region
 
@@ -83,9 +84,10 @@ def read_or_explain(read: Callable[[], Array], region: Region) -> Array:
         return read()
     except MemoryError:
         raise
-    except Exception:
+    except Exception as error:
+        raise_if_unavailable(error)
         corner = ", ".join(str(part.start) for part in region)
-    raise StoreError(
+    raise StorageFault(
         f"the source cannot be read or decoded near index ({corner}); restore it from a copy"
     )
 

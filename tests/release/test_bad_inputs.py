@@ -106,7 +106,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"output": {"url": "{array}.zarr"}}, "holds {array}"),
     ({"composition": {"sampling_rate": 0.1}}, "of: privacy-units"),
     ({"output": {"url": "SOURCE"}}, "publish somewhere else"),
-    ({"output": {"url": "/proc/nothing/here.zarr"}}, "cannot write"),
     ({"output": {"url": "OUT", "array": "../up"}}, "output.array"),
     ({"privacy_unit": {"record_dim": 7, "l2_clip_norm": 1.0}}, "record_dim=7"),
     ({"privacy_unit": {"record_dim": 0, "ranges": [[0, 1], [0, 1]]}}, "2 ranges do not fit"),
@@ -157,6 +156,14 @@ def test_an_output_that_exists_is_refused(space: Workspace) -> None:
     )
 
 
+def test_an_output_that_cannot_be_written_is_found_before_anything_is_charged(
+    space: Workspace,
+) -> None:
+    space.source(people(), chunks=(20, 8))
+    output = {"url": "/proc/nothing/here.zarr"}
+    refused(space, run(space, output=output), "cannot write", code=6)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small filesystem")
 def test_a_disk_that_is_too_small_is_found_before_anything_is_charged(space: Workspace) -> None:
     small = space.folder / "source.zarr-small"
@@ -170,7 +177,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_charged(space: Wor
         pytest.skip("mounting is not allowed here")
     try:
         space.source(np.zeros((1000, 1000)), chunks=(100, 1000))
-        refused(space, run(space, output={"url": f"{small}/out.zarr"}), "MB left")
+        refused(space, run(space, output={"url": f"{small}/out.zarr"}), "MB left", code=6)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -226,7 +233,7 @@ def test_a_corrupt_source_chunk_is_found_before_anything_is_charged(
         content[len(content) // 2] ^= 1
     chunk.write_bytes(content[:-5] if damage == "cut" else content)
     result = run(space)
-    refused(space, result, "restore it from a copy")
+    refused(space, result, "restore it from a copy", code=6)
 
 
 def test_a_spent_budget_is_refused_before_any_task_runs(space: Workspace, tmp_path: Path) -> None:
