@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,31 +41,42 @@ class Patience:
                 f" {_LONGEST_PATIENCE:g}"
             )
 
-    def keep_asking(self, call: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+    def keep_asking(
+        self,
+        call: Callable[[], T],
+        again: Callable[[], T] | None = None,
+        *,
+        on: type[Unavailable] = Unavailable,
+        last_answer: Callable[[], float] = lambda: 0.0,
+    ) -> T:
         """Return what a call returns, once somebody answers.
 
         Args:
             call: What is asked first.
             again: What is asked from the second time on: what looks before it repeats anything.
                 By default the same.
+            on: What means that nobody answered.
+            last_answer: The time (of ``time.monotonic``) of a sign of life during a long call.
+                Patience counts anew after it.
 
         Raises:
             Unavailable: Nobody answered within the patience; the text says for how long.
         """
-        began = time.monotonic()
-        for pause in _pauses():
+        since, pauses = math.inf, _pauses()
+        while True:
             try:
                 return call()
-            except Unavailable as error:
-                waited = time.monotonic() - began
+            except on as error:
+                now = time.monotonic()
+                if since > now or last_answer() > since:
+                    since, pauses = now, _pauses()
+                waited, pause = now - since, next(pauses)
                 if waited + pause > self.seconds:
                     raise self._lost(error, waited) from None
-                _log.warning(
-                    "%s; asking again in %.3g s, %.0f s more", error, pause, self.seconds - waited
-                )
+                left = self.seconds - waited
+                _log.warning("%s; asking again in %.3g s, for %.0f s", error, pause, left)
             time.sleep(pause)
             call = again or call
-        raise AssertionError("pauses never end")
 
     def _lost(self, error: Unavailable, waited: float) -> Unavailable:
         if not self.seconds:

@@ -16,15 +16,19 @@ from multiprocessing import resource_tracker
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-from dpdask.errors import ClusterError, redact_exceptions
+from dpdask.errors import ClusterError, ClusterUnavailable, redact_exceptions
 from dpdask.execution.trust import trust_violation
+from dpdask.patience import Patience
 from dpdask.signals import children_without_ctrl_c, signals_deferred
 from dpdask.spec.release import AUTO, LOCAL, ComputeSection, TlsSection
 
-__all__ = ["DaskClient", "DaskFuture", "connect", "version"]
+__all__ = ["Connection", "DaskClient", "DaskFuture", "connect", "version"]
 
 _NEVER_SPILL = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
-_UNREACHABLE = (OSError, TimeoutError, ValueError, TypeError, RuntimeError)
+_UNREACHABLE = (ValueError, TypeError, RuntimeError)
+_CONNECT_SECONDS = 10
+_WORKERS_SECONDS = 60
+_WORKER_TTL = {"distributed.scheduler.worker-ttl": "60s"}
 _LOOPBACK_SCHEMES = ("tcp", "ws")
 _PRIVATE_SCHEMES = ("inproc", "tls", "wss")
 _configuring = threading.Lock()
@@ -92,22 +96,58 @@ class DaskClient(Protocol):
         """Wait until there are so many workers."""
 
 
-@contextlib.contextmanager
-def connect(compute: ComputeSection, client: DaskClient | None = None) -> Iterator[DaskClient]:
-    """Open a client of the cluster that ``compute`` names, or use the caller's own.
+class Connection:
+    """A client of the cluster that ``compute`` names, or the caller's own.
 
     Guarantee: it encrypts or stays on this machine, its workers run this version of dpdask, and
     none of them spills to disk.
     """
-    if client is not None:
-        _check_trust(client.scheduler.address, compute)
-        _check_workers(client)
-        yield client
-        return
-    with contextlib.ExitStack() as stack:
-        opened = _open_client(compute, stack)
-        _check_workers(opened)
-        yield opened
+
+    def __init__(self, compute: ComputeSection, own: DaskClient | None) -> None:
+        self._compute = compute
+        self._own = own
+        self._stack = contextlib.ExitStack()
+        self.client = self._open()
+
+    def _open(self) -> DaskClient:
+        if self._own is not None:
+            _check_trust(self._own.scheduler.address, self._compute)
+            _check_workers(self._own)
+            return self._own
+        with contextlib.ExitStack() as stack:
+            client = _open_client(self._compute, stack)
+            _check_workers(client)
+            self._stack = stack.pop_all()
+        return client
+
+    def renew(self) -> None:
+        """Connect again after the cluster was lost; nothing is left of what it held.
+
+        Raises:
+            ClusterUnavailable: It does not answer yet.
+        """
+        self.close()
+        if self._own is not None and self._own.status != "running":
+            raise ClusterUnavailable(
+                "the client that was passed is not connected to its scheduler; start that again"
+            )
+        self.client = self._open()
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def connect(compute: ComputeSection, client: DaskClient | None = None) -> Iterator[Connection]:
+    """Connect to the cluster that ``compute`` names, or use the caller's own client.
+
+    A cluster that does not answer is asked again, as ``compute.patience`` says.
+    """
+    patience = Patience(compute.patience)
+    connection = patience.keep_asking(lambda: Connection(compute, client), on=ClusterUnavailable)
+    with contextlib.closing(connection):
+        yield connection
 
 
 def _open_client(compute: ComputeSection, stack: contextlib.ExitStack) -> DaskClient:
@@ -137,7 +177,9 @@ def _local_cluster(compute: ComputeSection) -> DaskCluster:
     processes = compute.workers > 1
     memory_limit = compute.memory if processes and compute.memory else 0
     # Workers inherit the configuration, of which a process has one.
-    with _configuring, dask.config.set(_NEVER_SPILL), _starting(processes=processes):
+    # A worker of this very process is not lost while the process lives.
+    settings = {**_NEVER_SPILL, **(_WORKER_TTL if processes else {})}
+    with _configuring, dask.config.set(settings), _starting(processes=processes):
         cluster = LocalCluster(
             n_workers=compute.workers,
             threads_per_worker=compute.threads,
@@ -159,11 +201,18 @@ def _connected(compute: ComputeSection) -> contextlib.AbstractContextManager[obj
         f"the scheduler at {compute.cluster} cannot be reached ({{kind}}); start it, or check"
         " compute.cluster and compute.tls"
     )
-    with redact_exceptions(ClusterError, unreachable, _UNREACHABLE):
+    silent = (
+        f"the scheduler at {compute.cluster} cannot be reached: it did not answer for"
+        f" {_CONNECT_SECONDS} s; start it, or check compute.cluster and compute.tls"
+    )
+    with (
+        redact_exceptions(ClusterError, unreachable, _UNREACHABLE),
+        redact_exceptions(ClusterUnavailable, silent, (OSError, TimeoutError)),
+    ):
         client = Client(
             compute.cluster,
             security=_security(compute.tls),
-            timeout=10,
+            timeout=_CONNECT_SECONDS,
             set_as_default=False,
         )
     return cast("contextlib.AbstractContextManager[object]", client)
@@ -251,10 +300,12 @@ def _check_workers(client: DaskClient) -> None:
     )
     violations: Mapping[str, object] = {}
     with redact_exceptions(ClusterError, failed), contextlib.suppress(TimeoutError):
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=_WORKERS_SECONDS)
         violations = client.run(trust_violation, version())
     if not violations:
-        raise ClusterError("the cluster has no workers after 60 seconds; start some")
+        raise ClusterUnavailable(
+            f"the cluster has no workers after {_WORKERS_SECONDS} seconds; start some"
+        )
     for violation in violations.values():
         if violation is not None:
             raise ClusterError(str(violation))

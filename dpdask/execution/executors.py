@@ -12,11 +12,12 @@ import contextlib
 import queue
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import TypeVar, cast
 
-from dpdask.errors import ClusterError, redact_exceptions
+from dpdask.errors import ClusterError, ClusterUnavailable, redact_exceptions
 from dpdask.execution import cluster
-from dpdask.execution.cluster import DaskClient, DaskFuture, version
+from dpdask.execution.cluster import Connection, DaskClient, DaskFuture, version
 from dpdask.execution.trust import run_on_trusted_worker
 from dpdask.spec.release import INLINE, ComputeSection
 
@@ -25,7 +26,7 @@ __all__ = ["DaskExecutor", "Executor", "Handle", "InlineExecutor", "connect"]
 R = TypeVar("R")
 
 _POLL_SECONDS = 10
-_PATIENCE_SECONDS = 120  # without a single worker
+_LEAST_PATIENCE = 30.0  # seconds without a single worker
 _TASKS_PER_THREAD = 3  # in flight, so that no thread waits for the driver
 _RETRIES = 2  # of a task whose worker was lost
 
@@ -50,6 +51,14 @@ class Executor(abc.ABC):
         """Whether tasks run in this process, and so reach its ``memory://`` stores."""
 
     @abc.abstractmethod
+    def renew(self) -> None:
+        """Make it usable again after it was lost; every handle is worthless from then on.
+
+        Raises:
+            ClusterUnavailable: It does not answer yet.
+        """
+
+    @abc.abstractmethod
     def submit(self, function: Callable[..., object], *args: object) -> Handle:
         """Start a task; arguments may be handles of earlier ones."""
 
@@ -71,8 +80,18 @@ class DaskExecutor(Executor):
     never spills to disk, before it sees data.
     """
 
-    def __init__(self, client: DaskClient) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, compute: ComputeSection) -> None:
+        self._connection = connection
+        self._patience = max(_LEAST_PATIENCE, compute.patience)
+        self._task_deadline = compute.task_deadline
+
+    @property
+    def _client(self) -> DaskClient:
+        return self._connection.client
+
+    def renew(self) -> None:
+        """Connect again; results that workers held are gone."""
+        self._connection.renew()
 
     @property
     def concurrency(self) -> int:
@@ -125,38 +144,69 @@ class DaskExecutor(Executor):
                 self._client.cancel(list(pending), force=True)
 
     def _submit(self, function: Callable[..., object], *args: object) -> DaskFuture:
-        return self._client.submit(
-            run_on_trusted_worker,
-            version(),
-            function,
-            *args,
-            key=f"{function.__name__}-{uuid.uuid4().hex}",
-            pure=False,
-            retries=_RETRIES,
-        )
+        return _submitted(self._client, run_on_trusted_worker, version(), function, *args)
 
     def _next(self, finished: queue.SimpleQueue[DaskFuture]) -> DaskFuture:
-        """Wait until a task is done; raise when no worker has been there for a while.
+        """Wait until a task is done; raise when none is for too long, or there is no worker.
 
         ``distributed.wait`` needs the client to be the default one of the process, which other
         threads may change.
         """
-        idle = 0
+        waited = idle = 0
         while True:
             with contextlib.suppress(queue.Empty):
                 return finished.get(timeout=_POLL_SECONDS)
-            idle = 0 if self._client.nthreads() else idle + _POLL_SECONDS
-            connected = self._client.status in ("running", "connecting")
-            if not connected or idle >= _PATIENCE_SECONDS:
-                raise ClusterError(
-                    "the cluster is gone or has no workers left; start it again and `dpdask resume`"
+            waited += _POLL_SECONDS
+            idle = 0 if _workers(self._client) else idle + _POLL_SECONDS
+            if self._client.status not in ("running", "connecting"):
+                raise ClusterUnavailable("the cluster is gone; start it again and `dpdask resume`")
+            if idle >= self._patience:
+                raise ClusterUnavailable(
+                    f"the cluster has had no workers left for {idle} s; start some and `dpdask"
+                    " resume`"
+                )
+            if waited >= self._task_deadline:
+                raise ClusterUnavailable(
+                    f"no task of the cluster finished for {waited} s; look at its workers and"
+                    " `dpdask resume`, or raise compute.task_deadline"
                 )
 
 
-@redact_exceptions(ClusterError, "a task was lost ({kind}); `dpdask resume` tries again")
+_lost = redact_exceptions(
+    ClusterUnavailable,
+    "the cluster lost a task ({kind}): its scheduler or a worker went away; `dpdask resume` tries"
+    " again",
+    (CancelledError, OSError, TimeoutError),
+)
+_failed = redact_exceptions(ClusterError, "a task was lost ({kind}); `dpdask resume` tries again")
+
+
+@_failed
+@_lost
 def _result(future: DaskFuture) -> object:
     """Return a result, or raise one of our errors."""
     return future.result()
+
+
+@_failed
+@_lost
+def _submitted(client: DaskClient, function: Callable[..., object], *args: object) -> DaskFuture:
+    """Start a task under a key that is used once."""
+    return client.submit(
+        function,
+        *args,
+        key=f"{getattr(args[1], '__name__', 'task')}-{uuid.uuid4().hex}",
+        pure=False,
+        retries=_RETRIES,
+    )
+
+
+def _workers(client: DaskClient) -> int:
+    """Return how many workers there are; a scheduler that does not answer has none."""
+    try:
+        return len(client.nthreads())
+    except Exception:
+        return 0
 
 
 class _InlineHandle:
@@ -190,6 +240,9 @@ class InlineExecutor(Executor):
         """Tasks run in this process."""
         return True
 
+    def renew(self) -> None:
+        """Return at once: this process is here."""
+
     def submit(self, function: Callable[..., object], *args: object) -> Handle:
         """Run a task now."""
         return _InlineHandle(_call(function, args))
@@ -220,5 +273,5 @@ def connect(compute: ComputeSection, client: DaskClient | None = None) -> Iterat
     if client is None and compute.cluster == INLINE:
         yield InlineExecutor()
         return
-    with cluster.connect(compute, client) as connected:
-        yield DaskExecutor(connected)
+    with cluster.connect(compute, client) as connection:
+        yield DaskExecutor(connection, compute)

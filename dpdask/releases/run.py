@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from dpdask import execution
-from dpdask.errors import ReleaseError, SourceChanged
-from dpdask.execution import OnProgress
+from dpdask.errors import ClusterUnavailable, ReleaseError, SourceChanged
+from dpdask.execution import OnProgress, Progress
 from dpdask.execution.cluster import DaskClient
 from dpdask.keystream import random_bytes
 from dpdask.ledger import Allowance, Ledger, LedgerEntry
+from dpdask.patience import Patience
 from dpdask.planning import ReleasePlan, make_plan, output_storage, placed
 from dpdask.releases import staging, steps
 from dpdask.releases.closing import (
@@ -124,6 +126,21 @@ def _check_machine(plan: ReleasePlan, entry: LedgerEntry) -> None:
         raise ReleaseError(f"the release cannot be resumed here: {staging.OTHER_MACHINE}")
 
 
+class _Pulse:
+    """Passes progress on, and notes when there were more tiles than ever before."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._most: dict[str, int] = {}
+        self.at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.done > self._most.get(progress.stage, 0):
+            self._most[progress.stage] = progress.done
+            self.at = time.monotonic()
+        self._on_progress(progress)
+
+
 class ReleaseRun:
     """A planned release, and the value of its latest step."""
 
@@ -131,7 +148,7 @@ class ReleaseRun:
         self.plan = planned.plan
         self.release_id = planned.release_id
         self._ledger = ledger
-        self._on_progress = on_progress
+        self._pulse = _Pulse(on_progress)
         self._context: Context | None = None
         self._latest: Prepared | Reserved | Staged | Receipt | None = None
         self._own_lock = False
@@ -160,7 +177,7 @@ class ReleaseRun:
                     self._ledger,
                     publisher,
                     executor,
-                    self._on_progress,
+                    self._pulse,
                     self.allowance,
                 )
                 yield
@@ -184,8 +201,7 @@ class ReleaseRun:
 
     def prepare(self) -> None:
         """Check the source and the executor, compute norms and sums; nothing is charged."""
-        if self.receipt is None:
-            self._latest = steps.prepare(self._connected())
+        self._until_the_cluster_answers(self._prepare)
 
     def reserve(self) -> None:
         """Lock the output, charge the dataset, create the key."""
@@ -194,17 +210,48 @@ class ReleaseRun:
             self._adopt(context)
         if self.receipt is None:
             self._own_lock = steps.lock_output(context) or self._own_lock
-            self._latest = steps.reserve(context, self._after(Prepared))
+            self._reserve()
 
     def write(self) -> None:
         """Stage every tile that is not staged yet."""
-        if self.receipt is None:
-            self._latest = staging.write(self._connected(), self._after(Reserved))
+        self._until_the_cluster_answers(self._write, self._prepare, self._reserve)
 
     def verify(self) -> None:
         """Read every staged tile again."""
-        if self.receipt is None:
-            self._latest = staging.verify(self._connected(), self._after(Staged))
+        self._until_the_cluster_answers(self._verify, self._prepare, self._reserve, self._write)
+
+    def _prepare(self) -> None:
+        self._latest = steps.prepare(self._connected())
+
+    def _reserve(self) -> None:
+        self._latest = steps.reserve(self._connected(), self._after(Prepared))
+
+    def _write(self) -> None:
+        self._latest = staging.write(self._connected(), self._after(Reserved))
+
+    def _verify(self) -> None:
+        self._latest = staging.verify(self._connected(), self._after(Staged))
+
+    def _until_the_cluster_answers(
+        self, step: Callable[[], None], *before: Callable[[], None]
+    ) -> None:
+        """Take a step; if the cluster was lost, wait for it and repeat what it held.
+
+        Results that workers held are computed anew, never looked for: the steps before this one are
+        taken again. Reserving again looks for the charge, and finds it.
+        """
+        if self.receipt is not None:
+            return
+
+        def again() -> None:
+            self._connected().executor.renew()
+            for repeated in (*before, step):
+                if self.receipt is None:
+                    repeated()
+
+        Patience(self.plan.spec.compute.patience).keep_asking(
+            step, again, on=ClusterUnavailable, last_answer=lambda: self._pulse.at
+        )
 
     def publish(self) -> Receipt:
         """Make the release visible at once, and commit it."""

@@ -12,6 +12,7 @@ __all__ = [
     "ArrayName",
     "Attributes",
     "ByteCount",
+    "Deadline",
     "Dimension",
     "Label",
     "Matrix",
@@ -41,6 +42,7 @@ Number = Annotated[float, BeforeValidator(_refuse_bool)]
 Whole = Annotated[int, BeforeValidator(_refuse_bool)]
 Positive = Annotated[Whole, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, le=7 * 86400), BeforeValidator(_refuse_bool)]
+Deadline = Annotated[float, Field(gt=0, le=7 * 86400), BeforeValidator(_refuse_bool)]
 Vector = list[Number]
 
 

@@ -15,6 +15,7 @@ from dpdask.spec.fields import (
     ArrayName,
     Attributes,
     ByteCount,
+    Deadline,
     Dimension,
     Number,
     Positive,
@@ -281,6 +282,7 @@ class ComputeSection(Section):
         allow_unencrypted_cluster: Accept a remote scheduler without TLS.
         patience: For how many seconds a store, the ledger's database or the cluster is asked again
             when it does not answer.
+        task_deadline: For how many seconds the cluster may finish no task at all.
     """
 
     cluster: Url = AUTO
@@ -292,6 +294,7 @@ class ComputeSection(Section):
     tls: TlsSection | None = None
     allow_unencrypted_cluster: bool = False
     patience: Seconds = 300.0
+    task_deadline: Deadline = 3600.0
 
 
 class PublishSection(Section):
