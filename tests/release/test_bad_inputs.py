@@ -110,7 +110,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"privacy_unit": {"record_dim": 7, "l2_clip_norm": 1.0}}, "record_dim=7"),
     ({"privacy_unit": {"record_dim": 0, "ranges": [[0, 1], [0, 1]]}}, "2 ranges do not fit"),
     ({"privacy_unit": {"record_axes": 0, "l2_clip_norm": 1.0}}, "did you mean 'record_dim'?"),
-    ({"compute": {"cluster": "tcp://127.0.0.1:9"}}, "cannot be reached"),
     ({"compute": {"cluster": "tcp://192.0.2.7:8786"}}, "does not encrypt"),
     ({"compute": {"cluster": "no.such.module:factory"}}, "importable"),
     ({"compute": {"cluster": "os:getcwd"}}, "returned no Dask cluster"),
@@ -154,6 +153,14 @@ def test_an_output_that_exists_is_refused(space: Workspace) -> None:
     refused(
         space, run(space, output={"url": f"{space.folder}/source.zarr-out"}), "replaces nothing"
     )
+
+
+def test_a_scheduler_that_is_not_there_is_found_before_anything_is_charged(
+    space: Workspace,
+) -> None:
+    space.source(people(), chunks=(20, 8))
+    compute = {"cluster": "tcp://127.0.0.1:9", "patience": 0}
+    refused(space, run(space, compute=compute), "cannot be reached", code=5)
 
 
 def test_an_output_that_cannot_be_written_is_found_before_anything_is_charged(
