@@ -109,7 +109,8 @@ def test_a_release_runs_on_a_tls_cluster_of_two_worker_processes(
     with pytest.raises(ClusterError, match="cannot be reached"):
         release(
             space.spec(
-                compute={"cluster": cluster["cluster"]}, output={"url": f"{space.folder}/b.zarr"}
+                compute={"cluster": cluster["cluster"], "patience": 0},
+                output={"url": f"{space.folder}/b.zarr"},
             )
         )
 
