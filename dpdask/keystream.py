@@ -16,13 +16,21 @@ import hmac
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from dpdask.loading import when_used
+
+if TYPE_CHECKING:
+    from dpdask.machine import aes
+else:
+    aes = when_used("dpdask.machine.aes")
+
 __all__ = [
     "ReleaseKey",
+    "RoundKeys",
     "Seal",
     "SelectionStream",
     "TileStream",
@@ -31,6 +39,7 @@ __all__ = [
     "random_bytes",
 ]
 
+RoundKeys: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 _PERSON = b"dpdask-tile-v1"
@@ -193,10 +202,11 @@ class TileStream:
     on demand.
     """
 
-    __slots__ = ("_algorithm",)
+    __slots__ = ("_algorithm", "_round_keys")
 
     def __init__(self, subkey: bytes) -> None:
         self._algorithm = algorithms.AES256(subkey)
+        self._round_keys: RoundKeys | None = None
 
     def __repr__(self) -> str:
         return "<TileStream redacted>"
@@ -231,6 +241,17 @@ class TileStream:
         return functools.partial(
             self._encryptor(start // 2).update_into, memoryview(_ZEROS)[: view.nbytes], view
         )
+
+    @property
+    def has_round_keys(self) -> bool:
+        """Whether a kernel can make the words of elements itself (:mod:`dpdask.machine.aes`)."""
+        return aes.aes_available()
+
+    def round_keys(self) -> RoundKeys:
+        """Return what the kernel needs, as secret as the key; counters are those of domain 0."""
+        if self._round_keys is None:
+            self._round_keys = aes.expand_key(bytes(self._algorithm.key))
+        return self._round_keys
 
     def more_bits(self, pair: int, lane: int, count: int) -> int:
         """Return extra bits of a word of a pair, as one number.

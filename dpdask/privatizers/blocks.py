@@ -9,10 +9,8 @@ under 4 MB.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,9 +22,11 @@ from dpdask.privatizers.samplers import BLOCK, GAUSSIAN, Sampler
 from dpdask.types import Array, Floats
 
 if TYPE_CHECKING:
-    from dpdask.privatizers import kernels
+    from dpdask.privatizers import kernels, loops
+    from dpdask.privatizers.loops import Combine
 else:
     kernels = when_used("dpdask.privatizers.kernels")
+    loops = when_used("dpdask.privatizers.loops")
 
 __all__ = [
     "TILE_DTYPES",
@@ -40,9 +40,6 @@ __all__ = [
 TILE_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 _CHUNK = 32 * BLOCK
 
-Combine: TypeAlias = Callable[..., None]
-"""A kernel that combines a block of integers with the data."""
-
 _local = threading.local()
 
 
@@ -52,15 +49,6 @@ def _words() -> Words:
         _local.words = np.empty(_CHUNK, np.uint64)
     buffer: Words = _local.words
     return buffer
-
-
-@functools.cache
-def _over_blocks(combine: Combine, sampler: Sampler) -> Callable[..., int]:
-    """Return the compiled loop of a kernel and a sampler."""
-    run: Callable[..., int] = kernels.over_blocks(  # type: ignore[no-untyped-call]
-        combine, sampler.fill_block, sampler.find_undecided
-    )
-    return run
 
 
 def draw_and_combine(
@@ -90,24 +78,54 @@ def draw_and_combine(
     if x.size == 0:
         return
     first, stop = start - start % BLOCK, start + x.size
+    flagged = np.empty(-(-(stop - first) // BLOCK), np.int64)
+    quick = sampler.quick_limit(steps_per_sigma)
+    limits = (outer if quick is None else quick, inner, outer)
+    common = (x, out), (start, stop, steps_per_sigma, limits, flagged, params)
+    loop = _by_kernel if stream.has_round_keys else _by_library
+    for at in loop(combine, sampler, stream, first, *common):
+        words, z = np.empty(BLOCK, np.uint64), np.empty(BLOCK)
+        stream.filler(at, words)()
+        sampler.fill_block(words, z, steps_per_sigma, outer)
+        sampler.settle_block(stream, at // BLOCK, words, z, steps_per_sigma)
+        combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
+
+
+def _by_kernel(
+    combine: Combine,
+    sampler: Sampler,
+    stream: TileStream,
+    first: int,
+    data: tuple[Array, Array],
+    rest: tuple[Any, ...],
+) -> list[int]:
+    """Run the loop whose words come from the kernel; return the blocks that are left out."""
+    _, _, steps_per_sigma, _, flagged, _ = rest
+    run = loops.over_keystream(combine, sampler, sampler.quick_limit(steps_per_sigma) is not None)
+    count = run(stream.round_keys(), *data, first, *rest)
+    undecided: list[int] = flagged[:count].tolist()
+    return undecided
+
+
+def _by_library(
+    combine: Combine,
+    sampler: Sampler,
+    stream: TileStream,
+    first: int,
+    data: tuple[Array, Array],
+    rest: tuple[Any, ...],
+) -> list[int]:
+    """Run the loop whose words come from a library; return the blocks that are left out."""
+    _, stop, *_, flagged, _ = rest
     words = _words()[: _whole_blocks(stop - first)]
     refill = stream.filler(first, words)
-    flagged = np.empty(_CHUNK // BLOCK, np.int64)
-    run = _over_blocks(combine, sampler)
+    run = loops.over_words(combine, sampler)
+    undecided: list[int] = []
     for at in range(first, stop, words.size):
         refill()
         part = words[: _whole_blocks(stop - at)]
-        undecided = run(
-            part, x, out, at, start, stop, steps_per_sigma, inner, outer, flagged, params
-        )
-        for block in flagged[:undecided].tolist():
-            block_words = part[block * BLOCK : (block + 1) * BLOCK]
-            block_at = at + block * BLOCK
-            z = np.empty(BLOCK)
-            sampler.fill_block(block_words, z, steps_per_sigma, outer)
-            sampler.settle_block(stream, block_at // BLOCK, block_words, z, steps_per_sigma)
-            low, high = max(block_at, start), min(block_at + BLOCK, stop)
-            combine(z, block_at, low, high, x, out, start, params)
+        undecided += flagged[: run(part, *data, at, *rest)].tolist()
+    return undecided
 
 
 def _whole_blocks(elements: int) -> int:

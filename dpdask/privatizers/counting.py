@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from dpdask.machine.compiling import compiled
 from dpdask.types import Array, Floats, Integers
 
 __all__ = ["count_cells", "place_by_code", "place_in_bins"]
 
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = compiled()
 
 
 @_compiled

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
+from dpdask.machine.compiling import compiled
 from dpdask.types import Floats
 
 __all__ = ["nearest_psd", "symmetric_eigen"]
 
 _EPSILON = 2.0**-52
 _MOST_ITERATIONS = 60  # of one eigenvalue; about two are needed
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = compiled()
 
 
 def symmetric_eigen(matrix: Floats) -> tuple[Floats, Floats]:

@@ -27,13 +27,13 @@ import threading
 from typing import Any, Protocol, TypeAlias
 
 import mpmath
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
 from dpdask.keystream import TileStream, Words
+from dpdask.machine.compiling import compiled
 from dpdask.privatizers.grid import check_steps_per_sigma
 from dpdask.privatizers.samplers import BLOCK
 from dpdask.types import Floats, Integers
@@ -84,10 +84,10 @@ def as_bits(_context, number):
     return types.uint64(number), generate
 
 
-_fused = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+_fused = compiled(fastmath={"contract"})
 
 
-@numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+@compiled(inline="always", fastmath={"contract"})
 def minus_log_of(word, bits):
     """-ln(word / 2^bits); negative for a word of zero."""
     # the word as a double, rounded once
@@ -111,7 +111,7 @@ def minus_log_of(word, bits):
     return (bits - e) * _LN2 - 2.0 * (s + s * w * p)
 
 
-@numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+@compiled(inline="always", fastmath={"contract"})
 def _pair(one, two, steps_per_sigma):
     """The rounded integers of a pair, how far its draws lie from them at most, and -ln U."""
     minus_log = minus_log_of(one, 64.0)

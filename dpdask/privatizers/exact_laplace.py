@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from dpdask.keystream import TileStream, Words
+from dpdask.machine.compiling import compiled
 from dpdask.privatizers.exact_gaussian import (
     ROUNDER,
     as_bits,
@@ -50,11 +50,10 @@ OUTER_HIGH = 24 * math.log(2) * (1 - 2.0**-40)
 
 _MAGNITUDE = (1 << 63) - 1
 
-# Not cached on disk: numba would not notice a change of the logarithm, which is in another file.
-_fused = numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
+_fused = compiled(fastmath={"contract"})
 
 
-@numba.njit(inline="always", fastmath={"contract"}, error_model="numpy")
+@compiled(inline="always", fastmath={"contract"})
 def _element(word, scale):
     """The rounded integer of an element, how far its draw lies from it, and -ln U."""
     minus_log = minus_log_of(word & np.uint64(0x7FFFFFFFFFFFFFFF), 63.0)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from dpdask.machine.compiling import compiled
 from dpdask.privatizers.exact_gaussian import ROUNDER
 from dpdask.privatizers.grid import ENTRY_LIMIT
 
@@ -15,7 +15,7 @@ __all__ = ["add_clamped", "add_clipped"]
 
 _LIMIT = float(ENTRY_LIMIT)
 
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = compiled()
 
 
 @_compiled

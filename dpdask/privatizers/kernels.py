@@ -11,15 +11,14 @@ writes the same bytes.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from dpdask.machine.compiling import compiled
 from dpdask.noise.rounding import FOLD
 from dpdask.privatizers.exact_gaussian import ROUNDER
 from dpdask.privatizers.grid import ENTRY_LIMIT
-from dpdask.privatizers.samplers import BLOCK
 
 __all__ = [
     "add_clipped",
@@ -34,11 +33,10 @@ __all__ = [
     "low_rank_draw",
     "low_rank_finish",
     "low_rank_project",
-    "over_blocks",
 ]
 
 _ENTRY_LIMIT = float(ENTRY_LIMIT)
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = compiled()
 
 
 @_compiled
@@ -133,36 +131,6 @@ def add_scaled(z, at, low, high, x, out, start, params):
             q = (v * (inverse * cis[j]) + ROUNDER) - ROUNDER
             outs[j] = min(max(q + zs[j], -limit), limit) * (step * css[j])
         e = stop
-
-
-def over_blocks(combine, fill_block, find_undecided):
-    """The loop over the blocks of a chunk of words, with ``combine`` and a sampler built in.
-
-    Blocks with an undecided draw are left out and reported in ``flagged``: the caller settles and
-    combines them.
-    """
-
-    # Not cached on disk: numba would not notice a change of fill_block, which lives in another
-    # file.
-    @numba.njit(nogil=True, error_model="numpy")
-    def run(words, x, out, first, start, stop, steps_per_sigma, inner, outer, flagged, params):
-        z = np.empty(BLOCK)
-        draws = np.empty(BLOCK, np.int64)
-        count = 0
-        for b in range(words.size // BLOCK):
-            at = first + b * BLOCK
-            part = words[b * BLOCK : (b + 1) * BLOCK]
-            if (
-                fill_block(part, z, steps_per_sigma, outer) > 0
-                and find_undecided(part, steps_per_sigma, inner, outer, draws) > 0
-            ):
-                flagged[count] = b
-                count += 1
-                continue
-            combine(z, at, max(at, start), min(at + BLOCK, stop), x, out, start, params)
-        return count
-
-    return run
 
 
 @_compiled

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from dpdask.machine.compiling import compiled
 from dpdask.privatizers.grid import ENTRY_LIMIT
 
 __all__ = ["add_squares"]
@@ -18,7 +18,7 @@ _HALF = 25  # bits; an entry of 50 bits is squared in halves
 _LIMIT = float(ENTRY_LIMIT)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"})
+@compiled(fastmath={"reassoc"})
 def _run_of_squares(xs, inverse_step):
     """Return the sum of squares of a short run; below 2^52 it is exact in any order."""
     total = 0.0
@@ -31,7 +31,7 @@ def _run_of_squares(xs, inverse_step):
     return total
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def add_squares(x, inverse_step, sums):
     """Add the squared norms, in steps, of the records along the middle axis to their words."""
     mask = np.uint64(0xFFFFFFFF)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from dpdask.machine.compiling import compiled
 
 __all__ = ["BUFFER_ENTRIES", "decode_codes"]
 
@@ -11,7 +12,7 @@ BUFFER_ENTRIES = 2048
 """Entries of the buffer of :func:`decode_codes`, which stays in the first cache."""
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@compiled()
 def decode_codes(  # type: ignore[no-untyped-def]
     codes, out, buffer, fills, low, high, scale, offset, decoded_low, decoded_high
 ):

@@ -12,6 +12,7 @@ from pathlib import Path
 from dpdask.keystream import random_bytes
 
 __all__ = [
+    "allocate",
     "begin_writeback",
     "flush_filesystem",
     "rename_into_folder",
@@ -74,6 +75,21 @@ def renamed_if_absent(old: str, new: str) -> bool:
     if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False
     raise OSError(errno.EEXIST if code == errno.ENOTEMPTY else code, os.strerror(code))
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Reserve the blocks of a file of known size, where the filesystem can; others do it later.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    call = getattr(_libc(), "fallocate", None)
+    if call is None:
+        return
+    if call(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(size)) != 0:
+        code = ctypes.get_errno()
+        if code in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(code, os.strerror(code))
 
 
 def begin_writeback(descriptor: int) -> None:

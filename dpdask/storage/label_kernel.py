@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from dpdask.machine.compiling import compiled
 
 __all__ = ["find_in_table", "find_rows"]
 
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+_compiled = compiled()
 
 
 @_compiled

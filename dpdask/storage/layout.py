@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from dpdask.errors import InvalidSpec
+from dpdask.loading import when_used
 from dpdask.storage.base import Buffer
 from dpdask.types import Array, Json, Region, Shape
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import zarr
     from zarr.abc.store import Store
     from zarr.core.buffer import Buffer as ZarrBuffer
+
+    from dpdask.machine import crc32c as kernel
+else:
+    kernel = when_used("dpdask.machine.crc32c")
 
 __all__ = ["Layout"]
 
@@ -165,7 +169,7 @@ class Layout:
             plain = np.asarray(block, dtype=np.dtype(self.dtype), order="C")
             whole = _padded(plain, self.chunks)
             flat = whole.reshape(-1).view(np.uint8)
-            return [flat, _crc32c(flat).to_bytes(4, "little")]
+            return [flat, kernel.crc32c(flat).to_bytes(4, "little")]
         array, objects = self._scratch()
         array[self.region(index)] = block
         return [objects.pop(self._chunk_key(index)).to_bytes()]
@@ -174,7 +178,9 @@ class Layout:
         """Return whether ``stored`` decodes to a write chunk with the right checksums."""
         if self.shards is None and self.codec == "none":
             trailer = int.from_bytes(stored[-4:].tobytes(), "little")
-            return stored.size == self.write_chunk_bytes + 4 and _crc32c(stored[:-4]) == trailer
+            return (
+                stored.size == self.write_chunk_bytes + 4 and kernel.crc32c(stored[:-4]) == trailer
+            )
         from zarr.core.buffer import default_buffer_prototype
 
         array, objects = self._scratch()
@@ -207,12 +213,6 @@ class _Held(NamedTuple):
     layout: Layout
     array: zarr.Array[Any]
     objects: dict[str, ZarrBuffer]
-
-
-def _crc32c(content: NDArray[np.uint8]) -> int:
-    content = content.view()
-    content.flags.writeable = False
-    return int(google_crc32c.value(content))
 
 
 def _padded(block: Array, shape: Shape) -> Array:

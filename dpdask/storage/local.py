@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import NOT_A_FILE, Content, ListedObject, Storage
 from dpdask.storage.filesystem import (
+    allocate,
     begin_writeback,
     flush_filesystem,
     rename_into_folder,
@@ -36,6 +37,7 @@ __all__ = ["LocalStorage"]
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LARGE_FILE = 2**20
+_PIECE = 2**20  # bytes per call: a larger write takes fresh pages of memory all at once
 _LONGEST_NAME = 255  # bytes, on every filesystem in use
 
 
@@ -116,7 +118,10 @@ class LocalStorage(Storage):
         try:
             descriptor = os.open(temporary, _NEW_FILE, 0o644)
             try:
-                size = _write_all(descriptor, content)
+                size = _size_of(content)
+                if size >= _LARGE_FILE:
+                    allocate(descriptor, size)
+                _write_all(descriptor, content)
                 if durable:
                     os.fsync(descriptor)
                 elif size >= _LARGE_FILE:
@@ -285,12 +290,20 @@ class LocalStorage(Storage):
         return True
 
 
-def _write_all(descriptor: int, content: Content) -> int:
-    """Write content to a file and return its number of bytes."""
-    size = 0
-    for buffer in content if isinstance(content, list) else [content]:
-        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]  # arrays are buffers
-        size += len(view)
-        while view:
-            view = view[os.write(descriptor, view) :]
-    return size
+def _buffers(content: Content) -> list[memoryview]:
+    """Return the buffers of content as bytes."""
+    buffers = content if isinstance(content, list) else [content]
+    return [memoryview(buffer).cast("B") for buffer in buffers]  # type: ignore[arg-type]
+
+
+def _size_of(content: Content) -> int:
+    """Return the number of bytes of content."""
+    return sum(view.nbytes for view in _buffers(content))
+
+
+def _write_all(descriptor: int, content: Content) -> None:
+    """Write content to a file."""
+    for view in _buffers(content):
+        rest = view
+        while rest:
+            rest = rest[os.write(descriptor, rest[:_PIECE]) :]
