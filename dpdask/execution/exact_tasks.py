@@ -22,8 +22,10 @@ from dpdask.types import Floats, Integers
 
 __all__ = [
     "Opaque",
+    "SquaredNorms",
     "Sums",
     "add_up",
+    "added_norms",
     "check_labels",
     "check_source",
     "clip_part",
@@ -100,11 +102,16 @@ def clip_part(
     grid: Grid, records: slice, *parts: Opaque[tuple[int, SquaredNorms]]
 ) -> Opaque[Floats]:
     """Return clip factors from all parts of some records' norms."""
+    return Opaque(clip_factors(added_norms(records, *parts), grid=grid))
+
+
+def added_norms(records: slice, *parts: Opaque[tuple[int, SquaredNorms]]) -> SquaredNorms:
+    """Return the squared norms of some records from all of their parts."""
     total = no_norms(records.stop - records.start)
     for part in parts:
         start, norms = part.value
         total[start - records.start : start - records.start + len(norms)] += norms
-    return Opaque(clip_factors(total, grid=grid))
+    return total
 
 
 @redacted

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from dpdask.errors import ReleaseError
 from dpdask.execution import exact_tasks
 from dpdask.execution.executors import Executor, Handle
+from dpdask.execution.person_clips import clip_people
 from dpdask.execution.progress import OnProgress, Progress, no_progress
+from dpdask.keystream import ReleaseKey
 from dpdask.planning import (
     FAN_IN,
     Component,
@@ -22,6 +24,7 @@ from dpdask.planning import (
 )
 from dpdask.planning.tiling import Index
 from dpdask.privacy import Adjacency
+from dpdask.privatizers.grid import Grid
 from dpdask.queries import Clip, SummedQuery
 from dpdask.storage import SourceArray
 from dpdask.types import Region
@@ -89,6 +92,7 @@ def prepare(
     variable: Variable,
     on_progress: OnProgress,
     kept: Handle | None = None,
+    key: ReleaseKey | None = None,
 ) -> Intermediates:
     """Check that the source can be read, and compute norms and sums.
 
@@ -98,16 +102,23 @@ def prepare(
         variable: The data, or the covariance that noise directions come from.
         on_progress: Called as tasks finish.
         kept: The bitmap of the records that count; None for all.
+        key: The release key, where records are clipped by person.
 
     Raises:
         StoreError: A part of the source cannot be read or decoded.
     """
     variable.source.check_sizes()
     query = variable.query
-    if query.people is not None and kept is None:
+    if query.people is not None and query.people.limited and kept is None:
         raise ReleaseError("records of people are selected before they are summed; do that first")
     clips: tuple[ClipFactors, ...] = ()
-    if needs_norm_pass(variable.component):
+    if query.people is not None and query.people.clipped:
+        if key is None:
+            raise ReleaseError("people are clipped by a key that exists after the charge")
+        of_people = clip_people(executor, plan, variable, _clip_grid(variable), key, kept)
+        clips = tuple(ClipFactors(own.start, own.stop, handle) for own, handle in of_people)
+        on_progress(Progress("norms", 1, 1))
+    elif needs_norm_pass(variable.component):
         clips = _clip_factors(executor, plan, variable, on_progress)
     if isinstance(query, SummedQuery):
         ranges = _record_ranges(plan, variable, query.record_axis, clips)
@@ -136,9 +147,7 @@ def _clip_factors(
     source, component, bound = variable.source, variable.component, variable.query.bound
     assert isinstance(bound, Clip)
     axis = bound.record_axis
-    grid = component.privatizer.clip_grid
-    if component.exact_sum is not None:
-        grid = component.exact_sum.rule().grid
+    grid = _clip_grid(variable)
     batches = record_batches(plan, variable, axis)
     clips: list[ClipFactors] = []
     waiting: list[Handle] = []
@@ -159,6 +168,17 @@ def _clip_factors(
     executor.wait(waiting)
     on_progress(Progress("norms", 1, 1))
     return tuple(clips)
+
+
+def _clip_grid(variable: Variable) -> Grid:
+    """Return the grid on which records are clipped."""
+    component = variable.component
+    grid = component.privatizer.clip_grid
+    if component.exact_sum is not None:
+        grid = component.exact_sum.rule().grid
+    if grid is None:
+        raise ReleaseError("records that are clipped have a grid; discretize the query first")
+    return grid
 
 
 def _whole_but(shape: tuple[int, ...], axis: int, records: slice) -> Region:

@@ -15,15 +15,16 @@ from dpdask.execution.exact_tasks import Opaque, redacted
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.kept import Kept
 from dpdask.execution.progress import OnProgress, Progress
-from dpdask.keystream import ReleaseKey, TransferableKey
+from dpdask.keystream import ReleaseKey, SelectionStream, TransferableKey, Words
 from dpdask.planning import FAN_IN, ReleasePlan
 from dpdask.planning.partition import SelectionRounds
 from dpdask.privatizers.selection import Candidates, smallest_of_each
 from dpdask.queries import Histogram, People
 from dpdask.storage import LabelArray, SourceArray
 from dpdask.storage.unit_ids import id_digests
+from dpdask.types import Mask
 
-__all__ = ["check_ids", "select_records"]
+__all__ = ["check_ids", "record_digests", "select_records"]
 
 
 def check_ids(executor: Executor, plan: ReleasePlan) -> None:
@@ -43,7 +44,7 @@ def check_ids(executor: Executor, plan: ReleasePlan) -> None:
 def select_records(
     executor: Executor, plan: ReleasePlan, key: ReleaseKey, on_progress: OnProgress
 ) -> Handle | None:
-    """Return the bitmap of the records that are kept; None where all are.
+    """Return the bitmap of the records that are kept; None where their number is not limited.
 
     Guarantee: it follows from the release key, the fingerprint, the ids and their order alone, so a
     retry keeps the same records, whatever the workers, chunks and tasks are.
@@ -55,7 +56,7 @@ def select_records(
         on_progress: Called when all is done; the number of records may be private.
     """
     ids, people = plan.ids, plan.variables[0].query.people
-    if ids is None or people is None:
+    if ids is None or people is None or not people.limited:
         return None
     rounds = SelectionRounds.of(plan, ids)
     most = plan.variables[0].query.max_contributions
@@ -112,12 +113,8 @@ def _candidates_part(
     takes nothing from its person where cells matter.
     """
     stream = key.from_transferable().selection(fingerprint=bytes.fromhex(fingerprint))
-    digests, missing = id_digests(ids, records, stream)
+    digests, missing = record_digests(ids, people, records, stream)
     indices = np.arange(records.start, records.stop)
-    if people.missing == "own":  # an index instead of an id: numbers of another kind
-        own = stream.number_digests(indices[missing].astype(np.uint64), 2)
-        digests[missing] = own
-        missing = np.zeros_like(missing)
     cells = None
     if counted is not None:
         query, source = counted
@@ -130,6 +127,25 @@ def _candidates_part(
     reduced = smallest_of_each(candidates.where(inside), most)
     bucket_of = reduced.digests[:, 0] % np.uint64(bucket_count)
     return Opaque([reduced.where(bucket_of == bucket) for bucket in buckets])
+
+
+def record_digests(
+    ids: LabelArray, people: People, records: slice, stream: SelectionStream
+) -> tuple[Words, Mask]:
+    """Return the digests of the people whose some records are, and which are nobody's.
+
+    Args:
+        ids: The array of ids.
+        people: Whom they tell apart: a record without an id may be a person of its own.
+        records: Which records.
+        stream: What ids are digested with.
+    """
+    digests, missing = id_digests(ids, records, stream)
+    if people.missing == "own":  # an index instead of an id: numbers of another kind
+        indices = records.start + np.flatnonzero(missing)
+        digests[missing] = stream.number_digests(indices.astype(np.uint64), 2)
+        missing = np.zeros_like(missing)
+    return digests, missing
 
 
 @redacted

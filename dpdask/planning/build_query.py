@@ -83,12 +83,12 @@ def build_query(
         composition=composition,
         dimension_names=dimension_names,
         counts_beside=counts_beside,
+        people=people_of(privacy_unit, section),
     )
     _refuse_empty_records(inputs)
     inputs.check_reach()
-    people = people_of(privacy_unit, section)
     try:
-        return dataclasses.replace(builder(section, inputs), people=people)
+        return dataclasses.replace(builder(section, inputs), people=inputs.people)
     except ArithmeticError:  # squares of bounds that doubles hold
         raise InvalidSensitivity(
             "the bounds of privacy_unit leave the range of doubles when they are squared; rescale"

@@ -181,13 +181,14 @@ def feature_axis(shape: Shape, record_axis: int | None, *, count: int, key: str)
 
 
 def sensitivity_of_clipped_records(
-    norm: float, *, record_axis: int, contributions: int, adjacency: Adjacency
+    norm: float, *, record_axis: int | None, contributions: int, adjacency: Adjacency
 ) -> SensitivitySet:
     """Return what one privacy unit can change of a tensor of clipped records.
 
     Args:
         norm: The l2 norm to which every record is clipped.
-        record_axis: The axis along which records lie.
+        record_axis: The axis along which records lie; None where the norm is that of several
+            records together.
         contributions: How many records a privacy unit has at most.
         adjacency: Which data sets are neighbours.
 
@@ -195,7 +196,7 @@ def sensitivity_of_clipped_records(
         A ball of radius ``2 norm sqrt(contributions)``; of one record, where a unit has only one.
     """
     radius = 2 * norm * math.sqrt(contributions) * ROUND_UP
-    if contributions == 1:
+    if contributions == 1 and record_axis is not None:
         return RecordBall(
             l2=radius, record_axis=record_axis, adjacency=adjacency, origin=Origin.CLIPPED
         )

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from dpdask.planning.partition import (
     CANDIDATE_BYTES,
+    FACTOR_BYTES,
     FAN_IN,
     SELECTING_BYTES,
     SelectionRounds,
+    person_batches,
     records_at_once,
     tile_bytes,
 )
@@ -57,8 +59,18 @@ def _selecting(plan: ReleasePlan, ids: LabelArray) -> int:
         region = first.query.region(records)
         task += first.source.decoding_bytes(region) + 8 * math.prod(region)
         task += first.source.label_bytes(records) + first.query.summing_bytes(records)
-    bitmaps = (FAN_IN + 1) * -(-ids.length // 8)
-    return CANDIDATE_BYTES * at_once + plan.threads * task + bitmaps
+    waiting = CANDIDATE_BYTES * at_once + (FAN_IN + 1) * -(-ids.length // 8)
+    if first.query.people is not None and first.query.people.clipped:
+        waiting += 8 * ids.length + FACTOR_BYTES * at_once  # what records add, and their factors
+        task = max(task, SELECTING_BYTES * max(_clipped_at_once(plan, v) for v in plan.variables))
+    return waiting + plan.threads * task
+
+
+def _clipped_at_once(plan: ReleasePlan, variable: Variable) -> int:
+    """Return how many records one task clips by person."""
+    axis = variable.query.units_axis or 0
+    many: int = max(part.stop - part.start for part in person_batches(plan, variable, axis))
+    return many
 
 
 def _task_bytes(plan: ReleasePlan, variable: Variable) -> int:

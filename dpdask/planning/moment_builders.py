@@ -22,7 +22,10 @@ MOST_FEATURES = 4096  # of a covariance around a private mean, which is one tile
 
 
 def build_second_moment(section: SecondMomentSection, inputs: QueryInputs) -> SecondMoment:
-    """Return X'X of bounded records, divided by their number where that is public."""
+    """Return X'X of bounded records, divided by their number where that is public.
+
+    Those that ids leave out are not counted, so it is not divided where there may be some.
+    """
     bound = inputs.bound()
     if isinstance(bound, Clip) and not bound.center.zero:
         raise InvalidSensitivity(
@@ -39,7 +42,10 @@ def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> SecondM
         inputs = _around(section, inputs)
     _, features = table_of(inputs)
     bound, unit = inputs.bound(), inputs.privacy_unit
-    if not around_mean and unit.adjacency is Adjacency.REPLACE_ONE:
+    counted = unit.adjacency is Adjacency.ADD_REMOVE_ONE or inputs.leaves_out
+    if counted:
+        inputs.check_counted()
+    elif not around_mean:
         return second_moment(inputs, bound, Covariance)
     if around_mean and features > MOST_FEATURES:
         raise InvalidSpec(
@@ -48,7 +54,12 @@ def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> SecondM
         )
     plain = second_moment(inputs, bound, Covariance)
     moments = MomentShape(
-        reach=plain.reach, features=features, summed=around_mean, adjacency=unit.adjacency
+        reach=plain.reach,
+        features=features,
+        summed=around_mean,
+        counted=counted,
+        adjacency=unit.adjacency,
+        together=unit.max_contributions if inputs.clips_people else None,
     )
     distance = unit.expected_distance or bound.typical_distance(features)
     sum_scale, count_scale = best_scales(moments, distance=distance)
@@ -57,7 +68,7 @@ def build_covariance(section: CovarianceSection, inputs: QueryInputs) -> SecondM
         source_shape=plain.source_shape,
         answer_shape=plain.answer_shape,
         sensitivity=_ball(
-            bound, unit.adjacency, radius=unit.max_contributions * math.sqrt(square) * ROUND_UP
+            bound, unit.adjacency, radius=inputs.bounds_per_unit * math.sqrt(square) * ROUND_UP
         ),
         bound=bound,
         norm_bound=None,
@@ -115,11 +126,12 @@ def second_moment(
         bound=bound,
         norm_bound=None,
         max_contributions=unit.max_contributions,
-        divisor=1 if private_count else shape[axis],
+        divisor=1 if private_count or inputs.leaves_out else shape[axis],
         record_axis=axis,
     )
     reach = plain.reach if isinstance(bound, Clip) else plain.reach * ROUND_UP
-    radius = (1.0 if private_count else math.sqrt(2)) * reach**2 * unit.max_contributions * ROUND_UP
+    of_one = (1.0 if private_count else math.sqrt(2)) * reach**2
+    radius = of_one * inputs.bounds_per_unit * ROUND_UP
     return dataclasses.replace(
         plain,
         sensitivity=_ball(bound, unit.adjacency, radius=radius),

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CANDIDATE_BYTES",
+    "FACTOR_BYTES",
     "FAN_IN",
     "SELECTING_BYTES",
     "SelectionRounds",
     "TileBatch",
     "answer_regions",
     "needs_norm_pass",
+    "person_batches",
     "record_batches",
     "records_at_once",
     "tile_batches",
@@ -37,6 +39,7 @@ __all__ = [
 
 FAN_IN = 8  # partial sums that one task adds
 CANDIDATE_BYTES = 32  # of a record that may be kept: a digest, a priority, an index
+FACTOR_BYTES = 16  # of a record's clip factor on its way: an index, and the factor
 SELECTING_BYTES = 128  # of such a record while it is compared: sorted copies, and their order
 _TASKS_WAITING = 16  # tasks' sizes of records that may be kept, in one round
 _TASKS_PER_THREAD = 4  # at least, so that no thread waits for the last large task
@@ -55,6 +58,8 @@ def needs_norm_pass(component: Component) -> bool:
     query = component.query
     if not isinstance(query.bound, Clip):
         return False
+    if query.people is not None and query.people.clipped:  # records of a person lie anywhere
+        return True
     if query.summed:
         return component.tiling.count > 1
     extent, shape = component.tiling.extent, query.source_shape
@@ -75,6 +80,22 @@ def records_at_once(plan: ReleasePlan, variable: Variable, axis: int) -> int:
     step = source.chunks[axis] if variable.query.summed else tiling.extent[axis]
     steps = plan.spec.compute.task_size // max(1, _record_bytes(source, axis) * step)
     return max(1, steps) * step
+
+
+def person_batches(plan: ReleasePlan, variable: Variable, axis: int) -> list[slice]:
+    """Return ranges of records whose factors are computed at once, with those of others of the same
+    people: whole chunks or tiles, as few as fit a task.
+
+    Args:
+        plan: The release, for its size of a task.
+        variable: The source whose records are clipped by person.
+        axis: The axis of the source along which records lie.
+    """
+    source, tiling = variable.source, variable.component.tiling
+    step = source.chunks[axis] if variable.query.summed else tiling.extent[axis]
+    that_fit = max(1, plan.spec.compute.task_size // SELECTING_BYTES // step) * step
+    many, count = min(that_fit, records_at_once(plan, variable, axis)), source.shape[axis]
+    return [slice(first, min(first + many, count)) for first in range(0, max(1, count), many)]
 
 
 def record_batches(plan: ReleasePlan, variable: Variable, axis: int) -> list[slice]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dpdask.errors import InvalidSensitivity
-from dpdask.privacy import Adjacency
 from dpdask.queries import People
 from dpdask.spec.query import QuerySection
 from dpdask.spec.release import PrivacyUnitSection
 
 __all__ = ["people_of"]
-
-_MOMENTS = ("second-moment", "covariance")
 
 
 def people_of(unit: PrivacyUnitSection, section: QuerySection) -> People | None:
@@ -25,7 +22,7 @@ def people_of(unit: PrivacyUnitSection, section: QuerySection) -> People | None:
     """
     query = section.name
     if unit.ids is None:
-        for key in ("missing_ids", "name", "max_cells"):
+        for key in ("missing_ids", "name", "max_cells", "clip"):
             if getattr(unit, key) is not None:
                 raise InvalidSensitivity(
                     f"privacy_unit.{key} is about people whom ids tell apart; name the array of"
@@ -53,23 +50,37 @@ def people_of(unit: PrivacyUnitSection, section: QuerySection) -> People | None:
         raise InvalidSensitivity(
             "privacy_unit.max_cells and max_contributions are both there; give one of them"
         )
-    if not distinct and "max_contributions" not in unit.model_fields_set:
+    clipped = unit.clip == "person"
+    if clipped:
+        _check_clip(unit, section)
+    limited = distinct or "max_contributions" in unit.model_fields_set
+    if not limited and not clipped:
         raise InvalidSensitivity(
             "privacy_unit.ids keeps at most max_contributions records of a person, and leaves the"
-            " others out; give privacy_unit.max_contributions"
-        )
-    if query in _MOMENTS and unit.adjacency is Adjacency.REPLACE_ONE:
-        raise InvalidSensitivity(
-            f"query {query} under replace-one divides by the number of records, and with"
-            " privacy_unit.ids that of the kept ones is private; use privacy_unit.adjacency:"
-            " add-remove-one"
+            " others out; give privacy_unit.max_contributions, or clip: person with l2_clip_norm"
         )
     return People(
         ids=unit.ids,
         name=unit.name or unit.ids,
         missing=unit.missing_ids or "drop",
         distinct=distinct,
+        clipped=clipped,
+        limited=limited,
     )
+
+
+def _check_clip(unit: PrivacyUnitSection, section: QuerySection) -> None:
+    """Refuse to clip all records of a person together where nothing is clipped."""
+    if not section.takes_clip_of_person:
+        raise InvalidSensitivity(
+            f"query {section.name} has no clip norm that could bound all records of a person; drop"
+            " privacy_unit.clip"
+        )
+    if unit.l2_clip_norm is None:
+        raise InvalidSensitivity(
+            "privacy_unit.clip: person is about l2_clip_norm, which then bounds all records of a"
+            " person together; give privacy_unit.l2_clip_norm, or drop clip"
+        )
 
 
 def _check_query(section: QuerySection) -> None:

@@ -40,8 +40,8 @@ def build_identity(section: IdentitySection, inputs: QueryInputs) -> Identity:
     if isinstance(bound, Clip):
         sensitivity = sensitivity_of_clipped_records(
             bound.norm,
-            record_axis=bound.record_axis,
-            contributions=unit.max_contributions,
+            record_axis=None if inputs.clips_people else bound.record_axis,
+            contributions=inputs.bounds_per_unit,
             adjacency=unit.adjacency,
         )
         norm_bound = bound.norm * math.sqrt(shape[bound.record_axis]) * ROUND_UP

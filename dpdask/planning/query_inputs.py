@@ -9,7 +9,7 @@ from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_sensitivity import feature_axis, range_pairs
 from dpdask.planning.naming import axis_of
 from dpdask.planning.public_center import read_center
-from dpdask.queries import ORIGIN, Center, Clip, Ranges
+from dpdask.queries import ORIGIN, Center, Clip, People, Ranges
 from dpdask.spec.release import CenterSection, PrivacyUnitSection, StackSection
 from dpdask.types import Shape
 
@@ -28,6 +28,7 @@ class QueryInputs:
         composition: The steps of a finished stack.
         dimension_names: The names of the source's dimensions, None where it has none.
         counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
+        people: Who the privacy units are, None where records are.
         center_key: Where the spec has the centre, for error texts.
     """
 
@@ -36,7 +37,37 @@ class QueryInputs:
     composition: StackSection
     dimension_names: tuple[str, ...] | None = None
     counts_beside: bool = True
+    people: People | None = None
     center_key: str = "privacy_unit.center"
+
+    @property
+    def clips_people(self) -> bool:
+        """Whether the clip norm is that of all records of a person together."""
+        return self.people is not None and self.people.clipped
+
+    @property
+    def bounds_per_unit(self) -> int:
+        """How many times the bound of a record one privacy unit may reach."""
+        return 1 if self.clips_people else self.privacy_unit.max_contributions
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether ids may leave records out, so that the number of the others is private."""
+        return self.people is not None and self.people.leaves_out
+
+    def check_counted(self) -> None:
+        """Refuse to count records of which a person may have any number.
+
+        Raises:
+            InvalidSensitivity: Nothing bounds how many records of a person are counted.
+        """
+        if self.people is not None and not self.people.limited:
+            raise InvalidSensitivity(
+                "privacy_unit.clip: person bounds what a person adds to a sum, not how many records"
+                " it adds to a count, and here records are counted; give max_contributions, too,"
+                " or, for a query that is not grouped, replace-one and missing_ids: own, so that"
+                " none is left out"
+            )
 
     def record_axis(self) -> int | None:
         """Return the axis of ``privacy_unit.record_dim``, None where the spec names none."""

@@ -68,6 +68,8 @@ def _sum_over_records(inputs: QueryInputs, groups: Groups | None, *, mean: bool)
             " privacy_unit.record_dim"
         )
     counting = _counting(inputs, bound, grouped=groups is not None, mean=mean)
+    if counting is not Counting.NONE:
+        inputs.check_counted()
     plain = counting is Counting.NONE and groups is None
     if plain and (isinstance(bound, Ranges) or bound.center.zero):
         return _plain(inputs, axis, bound, mean=mean)
@@ -86,7 +88,7 @@ def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean:
         return Counting.ENTRIES
     private = grouped or unit.adjacency is Adjacency.ADD_REMOVE_ONE
     # how many records are kept: what a mean is divided by, and how often a sum has the centre
-    private = private or (unit.ids is not None and (mean or isinstance(bound, Clip)))
+    private = private or (inputs.leaves_out and (mean or isinstance(bound, Clip)))
     if not private or (bound.center.zero and not mean):
         return Counting.NONE
     if mean or grouped or isinstance(bound, Clip):
@@ -116,11 +118,12 @@ def _counted(
         counting=counting,
         grouped=groups is not None,
         adjacency=unit.adjacency,
+        together=unit.max_contributions if inputs.clips_people else None,
     )
     scale = None
     if counting is not Counting.NONE:
         scale = best_scale(sums, weight=_weight(inputs, bound, entries, mean=mean))
-    radius = unit.max_contributions * math.sqrt(joint_square(sums, scale)) * ROUND_UP
+    radius = inputs.bounds_per_unit * math.sqrt(joint_square(sums, scale)) * ROUND_UP
     kind = CountedMean if mean else CountedSum
     origin = Origin.CLIPPED if isinstance(bound, Clip) else Origin.PUBLIC_RANGE
     leading = () if groups is None else groups.shape
@@ -161,7 +164,7 @@ def _plain(inputs: QueryInputs, axis: int, bound: Clip | Ranges, *, mean: bool) 
     if isinstance(bound, Clip):
         norms = 1 if private_count else 2
         sensitivity = L2Ball(
-            l2=norms * bound.norm * unit.max_contributions * ROUND_UP,
+            l2=norms * bound.norm * inputs.bounds_per_unit * ROUND_UP,
             adjacency=unit.adjacency,
             origin=Origin.CLIPPED,
         )

@@ -49,6 +49,8 @@ def recorded_answer(component: Component, steps: int = 1) -> RecordedAnswer:
         contributions=query.max_contributions,
         enforced=query.people is not None,
         distinct=query.people is not None and query.people.distinct,
+        together=query.people is not None and query.people.clipped,
+        limited=query.people is None or query.people.limited,
         steps=steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=part.noise, grid=part.privatizer.to_dict())
@@ -176,7 +178,8 @@ def _whitened_rounding(noise: KroneckerNoise, answer: RecordedAnswer) -> float:
     """Whiten the answer in floating point and round it to the whitened grid."""
     keeps_records = answer.rules.keeps_records
     record_axis = answer.record_axis if keeps_records else None
-    unit = (noise.tensor_shape, mixing_axes(noise.factors), record_axis, answer.contributions)
+    most = answer.most_records if keeps_records else answer.contributions
+    unit = (noise.tensor_shape, mixing_axes(noise.factors), record_axis, most)
     moved = moved_entries(*unit)
     if keeps_records and answer.bound["kind"] == "l2-clip":
         norm = answer.bound["norm"] * math.sqrt(moved_records(*unit))

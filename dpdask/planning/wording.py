@@ -89,6 +89,8 @@ def _people_text(query: Query, people: People, names: tuple[str, ...] | None) ->
     record = "cell" if people.distinct else record
     values = query.values_per_record
     kept = f"at most {most:,} {record}{'s' * (most != 1)} each, others left out at random"
+    if people.clipped:
+        kept = f"{kept}; clipped together" if people.limited else "its records clipped together"
     missing = "each a unit of its own" if people.missing == "own" else "left out"
     return (
         f"one {people.name} ({kept}) of {query.source_shape[axis]:,} records with"

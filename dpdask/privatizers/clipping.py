@@ -28,6 +28,7 @@ __all__ = [
     "clipped_on_grid",
     "fine_clip_grid",
     "no_norms",
+    "norm_squares",
     "on_grid",
     "record_norms",
     "rows_of",
@@ -104,10 +105,18 @@ def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:
         (carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF))
     )
     over |= (words[:, 2] | words[:, 3]) > 0
-    total = sum(words[:, word].astype(np.float64) * 2.0 ** (32 * word) for word in range(_WORDS))
     with np.errstate(divide="ignore"):
-        shrink = bound / np.sqrt(total) * (1 - 2.0**-48)
+        shrink = bound / np.sqrt(norm_squares(words)) * (1 - 2.0**-48)
     return np.where(over, shrink, 1.0)
+
+
+def norm_squares(norms: RecordNorms) -> Floats:
+    """Return squared norms as doubles, rounded three times at most."""
+    words = _carried(norms)
+    total: Floats = np.zeros(len(words))
+    for word in range(_WORDS):
+        total += words[:, word].astype(np.float64) * 2.0 ** (32 * word)
+    return total
 
 
 def on_grid(block: Array, *, step: float, low: Floats | float, high: Floats | float) -> Floats:

@@ -90,7 +90,7 @@ class Query(abc.ABC):
         sensitivity: What one privacy unit can change of the answer.
         bound: How records are bounded; None for a finished result, or for counts.
         norm_bound: A public bound on the norm of the answer, where mechanisms need one.
-        max_contributions: How many records one privacy unit has at most.
+        max_contributions: How many records one privacy unit has at most; 1 if clipped together.
         divisor: What the noisy answer is divided by: post-processing.
         people: Who the privacy units are, so that their contributions are enforced; None where
             they are declared.
@@ -117,6 +117,19 @@ class Query(abc.ABC):
     def units_axis(self) -> int | None:
         """The axis of the source along which the protected records lie; None where it has none."""
         return None if self.bound is None else self.bound.record_axis
+
+    @property
+    def norm_power(self) -> int:
+        """What the clip norm of a person bounds: the sum of norms of records (1), or of squares."""
+        return 2
+
+    @property
+    def most_records(self) -> int:
+        """How many records one privacy unit may have in the answer."""
+        axis = self.units_axis
+        if axis is None or self.people is None or self.people.limited:
+            return self.max_contributions
+        return self.source_shape[axis]
 
     @property
     def missing_values(self) -> str:

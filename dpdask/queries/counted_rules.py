@@ -50,7 +50,7 @@ class CountedSumRules(QueryRules):
             [count] = answer.parts
             scale = count.noise.sigma / answer.noise.sigma  # type: ignore[attr-defined]
         shape = self._shape(answer, counting)
-        return answer.contributions * math.sqrt(joint_square(shape, scale))
+        return answer.bounds_per_unit * math.sqrt(joint_square(shape, scale))
 
     def _shape(self, answer: RecordedAnswer, counting: Counting) -> SumShape:
         bound = answer.bound
@@ -73,6 +73,7 @@ class CountedSumRules(QueryRules):
             counting=counting,
             grouped="groups" in answer.query,
             adjacency=answer.sensitivity.adjacency,
+            together=answer.contributions if answer.together else None,
         )
 
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:

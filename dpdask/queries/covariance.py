@@ -84,6 +84,11 @@ class JointCovariance(Covariance):
         return self.sum_scale is not None
 
     @property
+    def norm_power(self) -> int:
+        """Norms of records, where these are added up for a mean."""
+        return 2 if self.sum_scale is None else 1
+
+    @property
     def divided_by_count(self) -> bool:
         """Unless the number of records is public."""
         return self.count_scale is not None
@@ -259,22 +264,25 @@ class JointCovarianceRules(CovarianceRules):
             reach=self.reach(answer),
             features=answer.shape[0],
             summed=answer.query["center"] == "private",
+            counted=answer.query["counts"] == "records",
             adjacency=answer.sensitivity.adjacency,
+            together=answer.contributions if answer.together else None,
         )
         scales = {part.name: _sigma(part) / _sigma(answer) for part in answer.parts}
         square = joint_square(shape, sum_scale=scales.get(SUM), count_scale=scales.get(COUNT))
-        return answer.contributions * math.sqrt(square)
+        return answer.bounds_per_unit * math.sqrt(square)
 
     def covers(self, sensitivity: SensitivitySet, answer: RecordedAnswer) -> bool:
         """Allow a ball, for i.i.d. noise on the parts that follow from the query."""
         features, columns = answer.shape
         expected = [(SUM, (features,))] if answer.query["center"] == "private" else []
-        if answer.query["counts"] == "records":
+        counted = answer.query["counts"] == "records"
+        if counted:
             expected.append((COUNT, (1,)))
         parts = [(part.name, part.noise.tensor_shape) for part in answer.parts]
-        counted = (answer.query["counts"] == "records") == answer.private_count
+        private = answer.private_count or (counted and answer.enforced)
         follows = features == columns and bool(expected) and parts == expected
-        return isinstance(sensitivity, L2Ball) and counted and follows
+        return isinstance(sensitivity, L2Ball) and counted == private and follows
 
     def part_rounding(self, answer: RecordedAnswer, name: str) -> float:
         """Return the cost of rounding every entry of a part."""

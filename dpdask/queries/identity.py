@@ -61,7 +61,7 @@ class Identity(Query):
             high=high,
             clip_norm=clip_norm,
             record_axis=self.bound.record_axis,
-            contributions=self.max_contributions,
+            contributions=self.most_records,
         )
 
     @property
@@ -102,7 +102,7 @@ class IdentityRules(QueryRules):
 
     def least_radius(self, answer: RecordedAnswer) -> float:
         """sqrt(k) records change from one end of their bound to the other."""
-        contributions = math.sqrt(answer.contributions)
+        contributions = math.sqrt(answer.bounds_per_unit)
         if answer.bound["kind"] == "l2-clip":
             norm: float = float(answer.bound["norm"])
             return norm * (1 if answer.private_count else 2) * contributions
@@ -127,7 +127,7 @@ class IdentityRules(QueryRules):
             case L2Ball() | L1Ball(record_axis=None):
                 return True
             case RecordBall() | L1Ball():  # several records could move along several whitened axes
-                one = answer.contributions == 1
+                one = answer.contributions == 1 and not answer.together
                 return one and sensitivity.record_axis == answer.record_axis
             case RecordBox():
                 along = sensitivity.record_axis == answer.record_axis

@@ -25,6 +25,21 @@ versions without a common entry are orthogonal: 2 C^2, of one entry C^2. In two 
 the new version move entries of their own. Records are counted under replace-one, where their number
 is public, only where a person's are left out: of k and k records, or of k and none, as the square
 is convex in both numbers.
+
+Where C is the norm of all records of a person together, k of which are kept, the norms of these
+records add up to C. The square for counts of nothing, of records, of present entries:
+
+- add-remove-one: C^2; C^2 + k^2 p; C^2 + d k^2 p
+- replace-one: 4 C^2; max(4 C^2 + (k - 1)^2 p, C^2 + k^2 p);
+  max(4 C^2 + ((d - 1) k^2 + (k - 1)^2) p, min(d, 2) C^2 + d k^2 p)
+- replace-one, grouped: the larger of the first term above, with counts twice, and twice
+  add-remove-one
+
+Old and new sums with an entry of a group in common are up to 2 C apart. Of that entry, and of that
+group, each version has a record at least, so the counts of k and 1 differ by k - 1, those of other
+entries by k; where both versions also have groups of their own, twice the square of that. Without a
+common entry the sums are orthogonal. As k records of norm C each, the square is at most k^2 times
+that of a record: the smaller of both holds.
 """
 
 from __future__ import annotations
@@ -61,6 +76,8 @@ class SumShape:
         counting: What is counted.
         grouped: Whether every record belongs to a private group.
         adjacency: Which data sets are neighbours.
+        together: Where the clip norm is that of all records of a person, how many of them are kept
+            at most; None where it is that of one record.
     """
 
     widths: tuple[float, ...] = ()
@@ -70,6 +87,7 @@ class SumShape:
     counting: Counting
     grouped: bool
     adjacency: Adjacency
+    together: int | None = None
 
     @classmethod
     def of(
@@ -80,6 +98,7 @@ class SumShape:
         counting: Counting,
         grouped: bool,
         adjacency: Adjacency,
+        together: int | None = None,
     ) -> SumShape:
         """Return the shape of a sum of records bounded by ``bound``."""
         widths: tuple[float, ...] = ()
@@ -96,11 +115,13 @@ class SumShape:
             counting=counting,
             grouped=grouped,
             adjacency=adjacency,
+            together=together,
         )
 
 
 def joint_square(shape: SumShape, scale: float | None) -> float:
-    """Return the square of the joint radius of one record.
+    """Return the square of the joint radius of one record, or of one person's where they are
+    clipped together.
 
     Args:
         shape: The sum and its counts.
@@ -108,9 +129,14 @@ def joint_square(shape: SumShape, scale: float | None) -> float:
     """
     counted = shape.counting is not Counting.NONE
     p = 0.0 if scale is None or not counted else scale**-2
-    if shape.clip_norm is not None:
-        return _clipped(shape, shape.clip_norm**2, p)
-    return _ranged(shape, p)
+    if shape.clip_norm is None:
+        return _ranged(shape, p)
+    square = shape.clip_norm**2
+    if shape.together is None:
+        return _clipped(shape, square, p)
+    # every record of a person has that norm, too
+    of_records = shape.together**2 * _clipped(shape, square, p)
+    return min(_clipped_together(shape, square, p, shape.together), of_records)
 
 
 def _clipped(shape: SumShape, square: float, p: float) -> float:
@@ -124,6 +150,21 @@ def _clipped(shape: SumShape, square: float, p: float) -> float:
         disjoint = min(d, 2) * square + d * p
         same_group = max(4 * square + (d - 1) * p, disjoint)
     return _replaced(shape, same_group, one_record)
+
+
+def _clipped_together(shape: SumShape, square: float, p: float, most: int) -> float:
+    """Return the square for a person's records, ``most`` at most, of one norm together."""
+    d = shape.entries if shape.counting is Counting.ENTRIES else 1
+    groups = 2 if shape.grouped else 1
+    one_person = square + d * p * most**2
+    if shape.adjacency is Adjacency.ADD_REMOVE_ONE:
+        return one_person
+    common = 4 * square + groups * p * ((d - 1) * most**2 + (most - 1) ** 2)
+    if shape.grouped:
+        return max(common, 2 * one_person)
+    if shape.counting is Counting.ENTRIES and d > 1:
+        return max(common, 2 * square + d * p * most**2)
+    return max(common, one_person)
 
 
 def _ranged(shape: SumShape, p: float) -> float:

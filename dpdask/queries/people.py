@@ -9,7 +9,10 @@ import numpy as np
 
 from dpdask.types import Integers, Json, Mask
 
-__all__ = ["People", "first_codes"]
+__all__ = ["DISTINCT", "NORM", "SUBSET", "SUBSET_AND_NORM", "People", "first_codes"]
+
+SUBSET, DISTINCT = "random subset", "distinct cells"
+NORM, SUBSET_AND_NORM = "clip norm", "random subset and clip norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +24,28 @@ class People:
         name: What one of them is called.
         missing: Whether a record without an id is a unit of its own, or left out.
         distinct: Whether the records that are kept lie in different cells of a histogram.
+        clipped: Whether the clip norm is that of all records of one of them together.
+        limited: Whether only so many records of each are kept.
     """
 
     ids: str
     name: str
     missing: Literal["own", "drop"]
     distinct: bool = False
+    clipped: bool = False
+    limited: bool = True
+
+    @property
+    def by(self) -> str:
+        """How their contributions are enforced."""
+        if not self.clipped:
+            return DISTINCT if self.distinct else SUBSET
+        return SUBSET_AND_NORM if self.limited else NORM
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether records may be left out, so that the number of the others is private."""
+        return self.limited or self.missing == "drop"
 
     def to_dict(self) -> Json:
         """Return what a card records of them."""
@@ -35,7 +54,7 @@ class People:
             "ids": self.ids,
             "missing_ids": self.missing,
             "enforced": True,
-            "by": "distinct cells" if self.distinct else "random subset",
+            "by": self.by,
         }
 
 

@@ -217,7 +217,7 @@ class SecondMomentRules(QueryRules):
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records change their products."""
         square = self.reach(answer) ** 2
-        return square * answer.contributions * (1 if answer.private_count else math.sqrt(2))
+        return square * answer.bounds_per_unit * (1 if answer.private_count else math.sqrt(2))
 
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return the cost of rounding a sum of finer steps."""

@@ -58,6 +58,11 @@ class Sum(RecordSumQuery):
         private = self.sensitivity.adjacency is Adjacency.ADD_REMOVE_ONE or self.people is not None
         return None if private else self.records
 
+    @property
+    def norm_power(self) -> int:
+        """The sum of norms bounds that of records."""
+        return 1
+
     def summing_bytes(self, records: int) -> int:
         """Return the sums and bounds of one record, and distances from a centre before clipping."""
         numbers = _NUMBERS_PER_ENTRY * math.prod(self.region(1))
@@ -133,7 +138,7 @@ class SumRules(QueryRules):
         """k records change from one end of their bound to the other."""
         if answer.bound["kind"] == "l2-clip":
             norm: float = float(answer.bound["norm"])
-            return norm * (1 if answer.private_count else 2) * answer.contributions
+            return norm * (1 if answer.private_count else 2) * answer.bounds_per_unit
         if answer.bound["kind"] == "ranges":
             return radius_of_ranges(self.least_widths(answer), math.prod(answer.shape))
         raise answer.mismatch()

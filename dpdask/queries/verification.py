@@ -61,6 +61,9 @@ class RecordedAnswer:
         parts: Further noisy sums that one privacy unit changes together with the answer.
         enforced: Whether ids enforce the contributions of a privacy unit.
         distinct: Whether all records of a privacy unit that count are in different cells.
+        together: Whether the clip norm is that of all records of a privacy unit together.
+        limited: Whether contributions are the most records of a privacy unit; else it may have any
+            number of them, of one norm together.
     """
 
     noise: Noise
@@ -74,6 +77,20 @@ class RecordedAnswer:
     parts: tuple[RecordedPart, ...] = ()
     enforced: bool = False
     distinct: bool = False
+    together: bool = False
+    limited: bool = True
+
+    @property
+    def bounds_per_unit(self) -> int:
+        """How many times the bound of a record one privacy unit may reach."""
+        return 1 if self.together else self.contributions
+
+    @property
+    def most_records(self) -> int:
+        """How many records one privacy unit may have in an answer that keeps records."""
+        if self.limited or self.record_axis is None:
+            return self.contributions
+        return self.shape[self.record_axis]
 
     @property
     def name(self) -> str:

@@ -94,9 +94,12 @@ class People(CardSection):
         description="a record without an id is a unit of its own, or left out"
     )
     enforced: Literal[True]
-    by: Literal["random subset", "distinct cells"] = Field(
-        description="records were kept at random; those of a histogram in different cells, where it"
-        " says so"
+    by: Literal["random subset", "distinct cells", "clip norm", "random subset and clip norm"] = (
+        Field(
+            description="records were kept at random, those of a histogram in different cells"
+            " where it says so; or the norm of all of a unit's records together was clipped; or"
+            " both"
+        )
     )
 
 

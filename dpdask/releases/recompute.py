@@ -20,6 +20,7 @@ from dpdask.planning.verified import mu_shares, verified_profile
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
 from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_rules
+from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_sections import Unit
 from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
@@ -87,7 +88,9 @@ def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
         record_axis=unit.record_axis,
         contributions=unit.max_contributions,
         enforced=unit.people is not None,
-        distinct=unit.people is not None and unit.people.by == "distinct cells",
+        distinct=unit.people is not None and unit.people.by == DISTINCT,
+        together=unit.people is not None and unit.people.by in (NORM, SUBSET_AND_NORM),
+        limited=unit.people is None or unit.people.by != NORM,
         steps=card.composition.steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
@@ -180,9 +183,13 @@ def _check_unit(card: ReleaseCard) -> None:
             "the card says of another bound that it was enforced, or where it comes from"
         )
     _check_bound(unit.bound)
-    cells = unit.people is not None and unit.people.by == "distinct cells"
-    if cells and card.query["name"] != "histogram":
+    by = None if unit.people is None else unit.people.by
+    if by == DISTINCT and card.query["name"] != "histogram":
         raise VerificationFailed("the card counts cells of a query that has none")
+    if by in (NORM, SUBSET_AND_NORM) and unit.bound["kind"] != "l2-clip":
+        raise VerificationFailed("the card clips people by another bound than a norm")
+    if by == NORM and (unit.max_contributions != 1 or card.query.get("counts", "none") != "none"):
+        raise VerificationFailed("the card counts records of people who may have any number")
     if unit.max_contributions < 1 or unit.contributions != _contributions(unit):
         raise VerificationFailed("the card's records per privacy unit contradict each other")
     per = unit.per

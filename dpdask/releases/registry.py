@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpdask.queries import query_rules
+from dpdask.queries.people import NORM
 from dpdask.releases.card import ReleaseCard
 from dpdask.types import Json
 
@@ -63,7 +64,10 @@ def _privacy_loss(card: ReleaseCard) -> Json:
         )
     people = card.privacy_unit.people
     if people is not None:
-        unit = f"{people.name} (at most {records} records each, others left out at random)"
+        each = f"at most {records} records each, others left out at random"
+        if people.by == NORM:
+            each = "all of its records, which were clipped together"
+        unit = f"{people.name} ({each})"
         neighbours += f"; its unit is all records of one {people.name}"
     return {
         "privacy_unit": unit,

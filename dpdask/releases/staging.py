@@ -83,7 +83,7 @@ def _data(context: Context, prepared: Prepared, key: ReleaseKey) -> tuple[Interm
     executor, plan, on_progress = context.executor, context.plan, context.on_progress
     kept = execution.select_records(executor, plan, key, on_progress)
     data = tuple(
-        execution.prepare(executor, plan, variable, on_progress, kept)
+        execution.prepare(executor, plan, variable, on_progress, kept, key)
         for variable in plan.variables
     )
     check_unchanged(context)

@@ -31,12 +31,14 @@ class QuerySection(NamedSection):
 
     ``takes_steps`` says whether the source is a stack of per-step results, to which
     ``composition`` applies; ``takes_variables`` whether it may be asked of several arrays in one
-    release; ``takes_ids`` whether it leaves out the records that ids leave out, in every sum.
+    release; ``takes_ids`` whether it leaves out the records that ids leave out, in every sum;
+    ``takes_clip_of_person`` whether its sensitivity holds for all records of a person together.
     """
 
     takes_steps: ClassVar[bool] = False
     takes_variables: ClassVar[bool] = False
     takes_ids: ClassVar[bool] = False
+    takes_clip_of_person: ClassVar[bool] = False
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -56,6 +58,7 @@ class IdentitySection(QuerySection):
 
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
+    takes_clip_of_person: ClassVar[bool] = True
 
     name: Literal["identity"]
 
@@ -81,6 +84,7 @@ class SumSection(QuerySection):
 
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
+    takes_clip_of_person: ClassVar[bool] = True
 
     name: Literal["sum"]
     by: GroupBy | None = None
@@ -92,6 +96,7 @@ class MeanSection(QuerySection):
 
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
+    takes_clip_of_person: ClassVar[bool] = True
 
     name: Literal["mean"]
     by: GroupBy | None = None
@@ -102,6 +107,7 @@ class SecondMomentSection(QuerySection):
     """``second-moment``: X'X / n of bounded records (X'X under add-remove-one)."""
 
     takes_ids: ClassVar[bool] = True
+    takes_clip_of_person: ClassVar[bool] = True
 
     name: Literal["second-moment"]
 
@@ -117,6 +123,7 @@ class CovarianceSection(QuerySection):
     """
 
     takes_ids: ClassVar[bool] = True
+    takes_clip_of_person: ClassVar[bool] = True
 
     name: Literal["covariance"]
     center: Literal["private"] | Number | Vector = "private"

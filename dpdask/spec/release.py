@@ -186,6 +186,8 @@ class PrivacyUnitSection(Section):
             a person, of whose records a random subset counts.
         max_cells: Of a histogram with ``ids``, in how many cells one of them is counted at most,
             once in each; instead of ``max_contributions``.
+        clip: With ``ids``, what ``l2_clip_norm`` bounds: every ``record``, or all records of a
+            ``person`` together.
         missing_ids: What a record without an id does: it is left out (``drop``), or a unit of its
             own (``own``).
         name: What one privacy unit is called, such as ``plane``; as ``ids`` where left out.
@@ -209,6 +211,7 @@ class PrivacyUnitSection(Section):
     per: Dimension | None = None
     ids: Annotated[str, Field(min_length=1)] | None = None
     max_cells: Positive | None = None
+    clip: Literal["record", "person"] | None = None
     missing_ids: Literal["own", "drop"] | None = None
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     center: Number | Vector | CenterSection | None = None

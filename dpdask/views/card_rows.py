@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.types import Json
 from dpdask.views.rows import Row, query_name, query_text, shape_text, verdict
 
@@ -93,14 +94,22 @@ def _protected(unit: Unit) -> str:
     if "norm" in unit.bound:
         text += f" {unit.bound['norm']:g}"
     if unit.max_contributions > 1 or unit.people is not None:
-        cells = unit.people is not None and unit.people.by == "distinct cells"
-        what = "cells" if cells else "records"
-        text += f", at most {unit.max_contributions} {what} each ({unit.contributions})"
+        text += f", {_contributions_text(unit)} ({unit.contributions})"
     if unit.per is None:
         return text
     if unit.per.axis != unit.record_axis:
         text = f"one {unit.per.dimension} of a record: {text}"
     return f"{text}; each {unit.per.dimension} is in one window (declared)"
+
+
+def _contributions_text(unit: Unit) -> str:
+    """Return how many records of a privacy unit count."""
+    by = None if unit.people is None else unit.people.by
+    if by == NORM:
+        return "all records of each clipped together"
+    what = "cells" if by == DISTINCT else "records"
+    together = ", clipped together" if by == SUBSET_AND_NORM else ""
+    return f"at most {unit.max_contributions} {what} each{together}"
 
 
 def _composition_rows(composition: Composition) -> list[Row]:

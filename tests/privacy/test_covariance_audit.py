@@ -200,7 +200,13 @@ def test_sums_and_moments_are_charged_together(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "covariance", unit)
     query = plan.data.query
     assert isinstance(query, JointCovariance)
-    shape = MomentShape(reach=C, features=3, summed=True, adjacency=query.sensitivity.adjacency)
+    shape = MomentShape(
+        reach=C,
+        features=3,
+        summed=True,
+        counted=query.count_scale is not None,
+        adjacency=query.sensitivity.adjacency,
+    )
     alone = joint_square(shape, sum_scale=None, count_scale=None)
     assert query.sensitivity.radius**2 > 1.2 * alone
     assert plan.data.noise.entry_std >= query.sensitivity.radius / verified_mu(plan) * (1 - 1e-9)

@@ -16,7 +16,12 @@ import zarr
 
 from dpdask.planning import make_plan
 from dpdask.spec import parse_release_spec
-from tests.support.exact_answers import exact_answer, keep_in_every_range, priorities_of
+from tests.support.exact_answers import (
+    clip_in_every_range,
+    exact_answer,
+    keep_in_every_range,
+    priorities_of,
+)
 from tests.support.workspace import Workspace
 
 RECORDS, FEATURES, GROUPS = 60, 3, [1, 2, 3]
@@ -56,12 +61,50 @@ QUERIES: dict[str, dict[str, Any]] = {
         "query": {"name": "covariance", "center": "private"},
         "privacy_unit": {"l2_clip_norm": 1.0},
     },
+    "covariance around a point": {
+        "query": {"name": "covariance", "center": 0.5},
+        "privacy_unit": {"l2_clip_norm": 1.0},
+    },
 }
+TOGETHER = {"l2_clip_norm": 1.0, "clip": "person"}
+OF_PEOPLE: dict[str, dict[str, Any]] = {
+    f"{name}, clipped by person": {
+        "query": query,
+        "privacy_unit": {**TOGETHER, **({"max_contributions": 3} if limited else {})},
+    }
+    for name, query, limited in (
+        ("sum", "sum", False),
+        ("sum of some", "sum", True),
+        ("grouped sum", {"name": "sum", "by": BY}, False),
+        ("mean", "mean", True),
+        ("grouped mean", {"name": "mean", "by": BY}, True),
+        ("second moment", "second-moment", False),
+        ("covariance", {"name": "covariance", "center": "private"}, True),
+        ("covariance around a point", {"name": "covariance", "center": 0.5}, True),
+    )
+}
+OF_PEOPLE["mean of present, clipped by person"] = {
+    "query": "mean",
+    "privacy_unit": {**TOGETHER, "missing": "count", "max_contributions": 3},
+}
+OF_ALL: dict[str, dict[str, Any]] = {  # of all records, whose number is public
+    f"{name} of all, clipped by person": {
+        "query": query,
+        "privacy_unit": {**TOGETHER, "missing_ids": "own"},
+    }
+    for name, query in (
+        ("mean", "mean"),
+        ("second moment", "second-moment"),
+        ("covariance", {"name": "covariance", "center": "private"}),
+        ("covariance around a point", {"name": "covariance", "center": 0.5}),
+    )
+}
+QUERIES |= OF_PEOPLE | OF_ALL
 CASES = [
     (name, adjacency)
     for name in QUERIES
     for adjacency in ("add-remove-one", "replace-one")
-    if adjacency == "add-remove-one" or name not in ("second moment", "covariance")
+    if adjacency == "replace-one" or name not in OF_ALL
 ]
 
 
@@ -74,7 +117,7 @@ def answer(
         group.create_array(label, data=content, chunks=(5,), overwrite=True)
     case = QUERIES[name]
     unit = {"record_dim": 0, "ids": "who", "adjacency": adjacency}
-    if "max_cells" not in case["privacy_unit"]:
+    if not {"max_cells", "clip"} & set(case["privacy_unit"]):
         unit["max_contributions"] = 3
     spec = space.spec(
         query=case["query"],
@@ -106,6 +149,8 @@ def largest_move(
         else:
             other, groups_after = values.copy(), groups.copy()
             other[person] = -9.0
+            if "moment" in name or "covariance" in name:  # products are even
+                other[person] = [9.0, -9.0, -1.0]
             groups_after[person] = 2 if name != "histogram of distinct cells" else groups[person]
             ids_after = np.where(person, 10**6, ids)
             apart, _ = answer(space, name, adjacency, other, ids_after, groups_after)
@@ -132,6 +177,15 @@ def test_a_subset_of_every_range_instead_of_every_person_is_noticed(
     assert largest_move(space, monkeypatch, name, "add-remove-one") > 1.5
 
 
+@pytest.mark.parametrize("name", ["sum", "second moment"])
+def test_factors_of_every_range_instead_of_every_person_are_noticed(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    clip_in_every_range(monkeypatch)
+    case = f"{name}, clipped by person"
+    assert largest_move(space, monkeypatch, case, "add-remove-one") > 1.5
+
+
 def test_priorities_that_follow_places_alone_are_noticed(space: Workspace) -> None:
     """With the same priorities by place on both, other people's records change, too."""
     ids = np.concatenate([[99], np.arange(RECORDS - 1) % 6])
@@ -144,6 +198,29 @@ def test_priorities_that_follow_places_alone_are_noticed(space: Workspace) -> No
         after, _ = answer(space, "sum", "add-remove-one", values[1:], ids[1:], groups[1:])
         moved.append(np.linalg.norm(before - after) / radius)
     assert max(moved) > 1.3
+
+
+@pytest.mark.parametrize("missing", ["own", "drop"])
+@pytest.mark.parametrize("owners", OWNERS)
+def test_one_person_clipped_together_moves_a_tensor_by_its_sensitivity(
+    space: Workspace, owners: str, missing: str
+) -> None:
+    """All records of the person move, and all of them together by 2 C, whoever owns them."""
+    ids, outputs = OWNERS[owners], []
+    unit = {"record_dim": 0, "ids": "who", **TOGETHER, "center": 4.0, "missing_ids": missing}
+    person = ids == ids[0]
+    for end in (99.0, -99.0):
+        values = np.where(person[:, None], end, 1.0) * np.ones((1, FEATURES))
+        space.source(values, chunks=(7, FEATURES))
+        group = zarr.open_group(space.folder / "source.zarr", mode="a")
+        group.create_array("who", data=ids, chunks=(5,), overwrite=True)
+        plan = make_plan(parse_release_spec(space.spec(privacy_unit=unit)))
+        outputs.append(space.staged_values(privacy_unit=unit))
+    moved = np.linalg.norm(outputs[0] - outputs[1], axis=1)
+    assert np.array_equal(moved > 1e-6, person)
+    radius = plan.data.query.sensitivity.radius
+    assert np.linalg.norm(moved) == pytest.approx(radius, rel=0.01)
+    assert radius == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("bound", [{"l2_clip_norm": 1.0, "center": 4.0}, {"ranges": [-1.0, 3.0]}])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpdask import execution
-from dpdask.execution import selection
+from dpdask.execution import person_clips, selection
 from dpdask.execution.exact_tasks import Opaque
 from dpdask.execution.kept import Kept, left_out
 from dpdask.keystream import ReleaseKey, SelectionStream
@@ -42,7 +42,9 @@ def exact_answer(plan: ReleasePlan, key: bytes = KEY) -> Anything:
     component = plan.data
     with execution.connect(plan.spec.compute) as executor:
         kept = execution.select_records(executor, plan, ReleaseKey(key), lambda _: None)
-        prepared = execution.prepare(executor, plan, plan.only, lambda _: None, kept)
+        prepared = execution.prepare(
+            executor, plan, plan.only, lambda _: None, kept, ReleaseKey(key)
+        )
     [answer] = prepared.answers.values()
     sums = answer.value.value  # type: ignore[attr-defined]
     assert component.exact_sum is not None
@@ -77,3 +79,13 @@ def keep_in_every_range(patch: pytest.MonkeyPatch) -> None:
         return Opaque(np.packbits(mask))
 
     patch.setattr(selection, "_kept_of_bucket", all_candidates)
+
+
+def clip_in_every_range(patch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: a person has a factor of its own in every range of records."""
+    whole = person_clips._factors_of_bucket
+
+    def one_by_one(grid: Any, power: int, *parts: Any) -> Opaque[list[Any]]:
+        return Opaque([whole(grid, power, part).value[0] for part in parts])
+
+    patch.setattr(person_clips, "_factors_of_bucket", one_by_one)

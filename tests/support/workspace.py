@@ -151,7 +151,7 @@ def staged_bytes(
                 execution.TileWork(
                     plan,
                     variable,
-                    execution.prepare(executor, plan, variable, quiet, kept),
+                    execution.prepare(executor, plan, variable, quiet, kept, ReleaseKey(KEY)),
                     staging,
                 )
                 for variable in plan.variables

@@ -18,7 +18,8 @@ REPLACE, ADD_REMOVE = Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE_ONE
 
 
 def _shape(d: int, adjacency: Adjacency, *, summed: bool = True) -> MomentShape:
-    return MomentShape(reach=REACH, features=d, summed=summed, adjacency=adjacency)
+    counted = adjacency is Adjacency.ADD_REMOVE_ONE
+    return MomentShape(reach=REACH, features=d, summed=summed, counted=counted, adjacency=adjacency)
 
 
 def _records(d: int) -> Values:
