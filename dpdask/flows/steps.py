@@ -36,7 +36,7 @@ from dpdask.releases.series import RateLimit, check_rate_limit
 from dpdask.spec import ReleaseSpec
 from dpdask.views.ledger_rows import ledger_rows
 from dpdask.views.markdown import card_markdown, records_to_objects, rows_to_objects
-from dpdask.views.plan_rows import public_plan_rows
+from dpdask.views.plan_rows import public_plan_rows, unit_rows
 
 __all__ = [
     "Refused",
@@ -124,7 +124,8 @@ def plan_release(token: str) -> State[None] | None:
     except DpdaskError as error:
         return Failed(message=one_line(error))
     if plan is not None:
-        rows = rows_to_objects(public_plan_rows(plan.to_dict()))
+        public = plan.to_dict()
+        rows = rows_to_objects([*unit_rows(public), *public_plan_rows(public)])
         create_table_artifact(table=rows, key="dpdask-plan", description="What the release will do")
     return None
 

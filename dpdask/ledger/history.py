@@ -56,7 +56,19 @@ def dataset_state(connection: Connection, standing: Standing) -> DatasetState:
         policy=standing.policy.name,
         zcdp=standing.policy.zcdp(standing.spent),
         axes=tuple(charged_axes(connection, standing)),
+        unit=next(
+            (_unit(decode_payload(row.payload)) for row in rows if row.kind == "reserve"), None
+        ),
     )
+
+
+def _unit(payload: Json) -> str:
+    """Return whom a release protects, as all others of its dataset do."""
+    name, per, records = (payload.get(key) for key in ("privacy_unit", "per", "contributions"))
+    if name is not None:
+        return f"one {name}"
+    whole = "one record" if records in (None, 1) else f"up to {records} records"
+    return whole if per is None else f"one {per} of {whole}"
 
 
 def _details(payload: Json, delta: float) -> ReleaseDetails:

@@ -206,6 +206,7 @@ class DatasetState:
         policy: how its charges add up.
         zcdp: what is spent as rho of zero-concentrated privacy, and the delta beside it.
         axes: the axes along which disjoint blocks were charged.
+        unit: whom all of its releases protect, in words; None if nothing was charged.
     """
 
     name: str
@@ -217,6 +218,7 @@ class DatasetState:
     policy: str
     zcdp: tuple[float, float]
     axes: tuple[ChargedAxis, ...] = ()
+    unit: str | None = None
 
     @property
     def spent_epsilon(self) -> float:
@@ -235,6 +237,7 @@ class DatasetState:
         return {
             "dataset": self.name,
             "policy": self.policy,
+            "privacy_unit": self.unit,
             "total": {"epsilon": self.total.epsilon, "delta": self.total.delta},
             "spent_epsilon": self.spent_epsilon,
             "spent": None if self.spent is None else self.spent.to_dict(),

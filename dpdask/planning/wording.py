@@ -16,6 +16,7 @@ __all__ = [
     "in_words",
     "missing_text",
     "protected_text",
+    "unit_text",
     "units_text",
     "window_text",
 ]
@@ -35,6 +36,7 @@ def in_words(query: Query, source: SourceArray, per: int | None) -> Json:
         "window": window_text(source),
         "decodes": source.describe_decoding(),
         "protects": protected_text(query, source.dimension_names, per),
+        "unit": unit_text(query, source.dimension_names, per),
         "missing": missing_text(query, source),
         "center": center_text(query),
         "groups": groups_text(query),
@@ -45,6 +47,26 @@ def units_text(count: int, axis: int, names: tuple[str, ...] | None) -> str:
     """Return how many records there are, and along which dimension."""
     dimension = f"axis {axis}" if names is None else names[axis]
     return f"{count:,} record{'s' * (count != 1)} along {dimension}"
+
+
+def unit_text(query: Query, names: tuple[str, ...] | None, per: int | None = None) -> str:
+    """Return what one privacy unit is, for whoever may see a plan: nothing of their number.
+
+    Args:
+        query: What is computed.
+        names: The names of the source's dimensions, None where it has none.
+        per: The axis along which a unit has one index, if the spec declares one.
+    """
+    axis, most = query.units_axis, query.max_contributions
+    if query.people is not None:
+        return f"one {query.people.name}"
+    if axis is None:
+        return "what the caller declares" if query.bound is None else "the whole tensor"
+    record = "record" if names is None else names[axis]
+    whole = f"one {record}" if most == 1 else f"up to {most:,} records"
+    if per is None or per == axis:
+        return whole
+    return f"one {f'index of axis {per}' if names is None else names[per]} of {whole}"
 
 
 def protected_text(query: Query, names: tuple[str, ...] | None, per: int | None = None) -> str:

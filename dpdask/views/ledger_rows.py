@@ -25,6 +25,7 @@ def _dataset(state: DatasetState) -> Record:
         Row("total epsilon", f"{state.total.epsilon:g}"),
         Row("delta", f"{state.total.delta:g}"),
         Row("policy", state.policy),
+        Row("protects", state.unit or ""),
         Row("spent epsilon", f"{state.spent_epsilon:.6g}", spent_emphasis),
         Row("releases", str(len(state.releases))),
     ]

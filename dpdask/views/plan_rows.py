@@ -10,7 +10,7 @@ from dpdask.views.accuracy_rows import accuracy_rows
 from dpdask.views.card_rows import clamping_rows
 from dpdask.views.rows import Row, query_text, shape_text, size_text, verdict
 
-__all__ = ["plan_rows", "public_plan_rows"]
+__all__ = ["plan_rows", "public_plan_rows", "unit_rows"]
 
 _MANY = 10**6
 
@@ -44,6 +44,11 @@ def public_plan_rows(plan: Json) -> list[Row]:
         *_ledger_rows(plan["ledger"]),
         *_of_variables(plan, _work_rows),
     ]
+
+
+def unit_rows(plan: Json) -> list[Row]:
+    """Return what one privacy unit is, without their number: it may leave the trust boundary."""
+    return _of_variables(plan, lambda variable: [Row("protects", variable["unit"])])
 
 
 def _of_variables(plan: Json, rows_of: Callable[[Json], list[Row]]) -> list[Row]:

