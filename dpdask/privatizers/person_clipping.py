@@ -7,12 +7,19 @@ integers, so that no division into tasks changes a factor.
 
 from __future__ import annotations
 
-import numba
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from dpdask.loading import when_used
 from dpdask.privatizers.clipping import RecordNorms, norm_squares
 from dpdask.privatizers.grid import Grid
 from dpdask.types import Floats, Integers
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import people_kernels
+else:
+    people_kernels = when_used("dpdask.privatizers.people_kernels")
 
 __all__ = ["person_factors", "record_measures"]
 
@@ -56,7 +63,7 @@ def person_factors(
         power: 1 where norms are added up, 2 where squared norms are.
     """
     words = np.zeros((people, _WORDS), np.uint64)
-    _add_measures(codes, measures, words)
+    people_kernels.add_measures(codes, measures, np.array(_UNITS), words)
     for word in range(_WORDS - 1):
         words[:, word + 1] += words[:, word] >> np.uint64(32)
         words[:, word] &= np.uint64(0xFFFFFFFF)
@@ -78,15 +85,3 @@ def _exceeds(words: RecordNorms, limit: int) -> np.ndarray[tuple[int, ...], np.d
         part = np.uint64(limit >> 32 * word & 0xFFFFFFFF)
         over = (words[:, word] > part) | ((words[:, word] == part) & over)
     return over
-
-
-@numba.njit(nogil=True, cache=True, error_model="numpy")
-def _add_measures(codes, measures, sums):  # type: ignore[no-untyped-def]
-    for i in range(codes.size):
-        words = sums[codes[i]]
-        rest = measures[i]
-        for word in range(_WORDS - 1, 0, -1):
-            part = np.floor(rest / _UNITS[word])
-            words[word] += np.uint64(part)
-            rest -= part * _UNITS[word]
-        words[0] += np.uint64(rest)

@@ -7,12 +7,18 @@ in all of the data, so parts may be reduced first, in any division and order.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
 from dpdask.keystream import Words
+from dpdask.loading import when_used
 from dpdask.types import Array, Integers
+
+if TYPE_CHECKING:
+    from dpdask.privatizers import people_kernels
+else:
+    people_kernels = when_used("dpdask.privatizers.people_kernels")
 
 __all__ = ["Candidates", "person_codes", "smallest_of_each"]
 
@@ -71,7 +77,9 @@ def smallest_of_each(candidates: Candidates, count: int) -> Candidates:
         candidates = candidates.where(_first_of_each_cell(candidates))
     codes, people = person_codes(candidates.digests)
     kept = np.zeros(codes.size, np.bool_)
-    _keep_smallest(codes, people, candidates.priorities, candidates.indices, count, kept)
+    people_kernels.keep_smallest(
+        codes, people, candidates.priorities, candidates.indices, count, kept
+    )
     return candidates if kept.all() else candidates.where(kept)
 
 
@@ -84,85 +92,7 @@ def person_codes(digests: Words) -> tuple[Integers, int]:
     codes: Integers = np.empty(len(digests), np.int64)
     slots = 1 << max(4, (2 * len(digests) - 1).bit_length())
     table = np.full(slots, -1, np.int32 if len(digests) < 2**31 else np.int64)
-    return codes, int(_number_people(digests, table, codes))
-
-
-@numba.njit(nogil=True, cache=True)
-def _number_people(digests, table, codes):  # type: ignore[no-untyped-def]
-    """Number people by their first records: open addressing by the second word of their digests.
-
-    The first one chose the bucket, so it is not random among the records of one.
-    """
-    last = np.uint64(table.size - 1)
-    people = 0
-    for i in range(codes.size):
-        slot = digests[i, 1] & last
-        while True:
-            first = table[slot]
-            if first < 0:
-                table[slot] = i
-                codes[i] = people
-                people += 1
-                break
-            if digests[first, 0] == digests[i, 0] and digests[first, 1] == digests[i, 1]:
-                codes[i] = codes[first]
-                break
-            slot = (slot + np.uint64(1)) & last
-    return people
-
-
-@numba.njit(nogil=True, cache=True)
-def _before(priorities, indices, one, other):  # type: ignore[no-untyped-def]
-    """Return whether a record comes before another one of its person."""
-    if priorities[one] != priorities[other]:
-        return priorities[one] < priorities[other]
-    return indices[one] < indices[other]
-
-
-@numba.njit(nogil=True, cache=True)
-def _keep_smallest(codes, people, priorities, indices, count, kept):  # type: ignore[no-untyped-def]
-    """Mark the ``count`` first records of every person: each has a heap, the last one on top."""
-    sizes = np.zeros(people, np.int64)
-    for i in range(codes.size):
-        sizes[codes[i]] += 1
-    starts = np.empty(people, np.int64)  # of heaps; -1 where all are kept
-    total = 0
-    for person in range(people):
-        starts[person] = -1
-        if sizes[person] > count:
-            starts[person] = total
-            total += count
-    heaps = np.empty(total, np.int64)
-    sizes[:] = 0
-    for i in range(codes.size):
-        person = codes[i]
-        if starts[person] < 0:
-            kept[i] = True
-            continue
-        heap = heaps[starts[person] : starts[person] + count]
-        size = sizes[person]
-        if size < count:  # add it at the end, and let it rise
-            at = size
-            sizes[person] += 1
-            while at > 0 and _before(priorities, indices, heap[(at - 1) // 2], i):
-                heap[at] = heap[(at - 1) // 2]
-                at = (at - 1) // 2
-            heap[at] = i
-        elif _before(priorities, indices, i, heap[0]):  # it replaces the last one, and sinks
-            at = 0
-            while True:
-                child = 2 * at + 1
-                if child >= count:
-                    break
-                if child + 1 < count and _before(priorities, indices, heap[child], heap[child + 1]):
-                    child += 1
-                if not _before(priorities, indices, i, heap[child]):
-                    break
-                heap[at] = heap[child]
-                at = child
-            heap[at] = i
-    for record in heaps:
-        kept[record] = True
+    return codes, int(people_kernels.number_people(digests, table, codes))
 
 
 def _first_of_each_cell(candidates: Candidates) -> Integers:
