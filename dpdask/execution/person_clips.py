@@ -21,7 +21,7 @@ from dpdask.planning import ReleasePlan, Variable
 from dpdask.planning.partition import SelectionRounds, person_batches
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.person_clipping import person_factors, record_measures
-from dpdask.privatizers.selection import person_codes
+from dpdask.privatizers.selection import in_buckets, person_codes
 from dpdask.queries import Clip, People
 from dpdask.storage import LabelArray
 from dpdask.types import Floats, Integers, Region
@@ -154,13 +154,10 @@ def _people_part(
     digests, absent = record_digests(ids, people, records, stream)
     if kept is not None:
         absent = absent | left_out(kept.value, records)
-    indices: Integers = np.flatnonzero(~absent)
-    bucket_of = digests[indices, 0] % np.uint64(bucket_count)
-    parts = []
-    for bucket in buckets:
-        here = indices[bucket_of == bucket]
-        parts.append(Measured(digests[here], here, measures.value[here]))
-    return Opaque(parts)
+    order, ends = in_buckets(digests, ~absent, modulus=bucket_count, buckets=buckets)
+    digests, measured = np.take(digests, order, axis=0), np.take(measures.value, order)
+    ranges = [slice(*pair) for pair in zip([0, *ends[:-1]], ends, strict=True)]
+    return Opaque([Measured(digests[part], order[part], measured[part]) for part in ranges])
 
 
 @redacted

@@ -18,7 +18,7 @@ from dpdask.execution.progress import OnProgress, Progress
 from dpdask.keystream import ReleaseKey, SelectionStream, TransferableKey, Words
 from dpdask.planning import FAN_IN, ReleasePlan
 from dpdask.planning.partition import SelectionRounds
-from dpdask.privatizers.selection import Candidates, smallest_of_each
+from dpdask.privatizers.selection import Candidates, bitmap, in_buckets, smallest_of_each
 from dpdask.queries import Histogram, People
 from dpdask.storage import LabelArray, SourceArray
 from dpdask.storage.unit_ids import id_digests
@@ -122,11 +122,9 @@ def _candidates_part(
         missing = missing | (cells < 0)
     priorities = stream.priorities(records.start, records.stop)
     candidates = Candidates(digests, priorities, indices, cells)
-    bucket_of = digests[:, 0] % np.uint64(bucket_count)
-    inside = (bucket_of >= buckets.start) & (bucket_of < buckets.stop) & ~missing
-    reduced = smallest_of_each(candidates.where(inside), most)
-    bucket_of = reduced.digests[:, 0] % np.uint64(bucket_count)
-    return Opaque([reduced.where(bucket_of == bucket) for bucket in buckets])
+    order, ends = in_buckets(digests, ~missing, modulus=bucket_count, buckets=buckets)
+    sorted_out = candidates.at(order).parts(ends)
+    return Opaque([smallest_of_each(part, most) for part in sorted_out])
 
 
 def record_digests(
@@ -158,10 +156,7 @@ def _of_bucket(part: Opaque[list[Candidates]], bucket: int) -> Opaque[Candidates
 def _kept_of_bucket(most: int, length: int, *parts: Opaque[Candidates]) -> Opaque[Kept]:
     """Return the bitmap of the kept records among those of a bucket."""
     candidates = Candidates.together(*(part.value for part in parts))
-    kept = smallest_of_each(candidates, most).indices
-    bits = np.zeros(-(-length // 8), np.uint8)
-    np.bitwise_or.at(bits, kept // 8, np.uint8(128) >> (kept % 8).astype(np.uint8))
-    return Opaque(bits)
+    return Opaque(bitmap(smallest_of_each(candidates, most).indices, length))
 
 
 @redacted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-__all__ = ["add_measures", "keep_smallest", "number_people"]
+__all__ = ["add_measures", "keep_smallest", "number_people", "order_by_bucket", "set_bits"]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -33,6 +33,39 @@ def number_people(digests, table, codes):
                 break
             slot = (slot + np.uint64(1)) & last
     return people
+
+
+@numba.njit(nogil=True, cache=True)
+def order_by_bucket(digests, present, modulus, first, ends):
+    """Return the positions of the records in some buckets, those of each together and in order.
+
+    ``ends`` takes where every bucket ends; the first one is ``first``, of ``modulus`` in all. Only
+    records that are ``present`` count.
+    """
+    buckets = ends.size
+    ends[:] = 0
+    for i in range(present.size):
+        bucket = digests[i, 0] % modulus - first  # wraps around below the first one
+        if present[i] and bucket < buckets:
+            ends[bucket] += 1
+    total = 0
+    for bucket in range(buckets):
+        total += ends[bucket]
+        ends[bucket] = total - ends[bucket]  # where it begins, until it is filled
+    order = np.empty(total, np.int64)
+    for i in range(present.size):
+        bucket = digests[i, 0] % modulus - first
+        if present[i] and bucket < buckets:
+            order[ends[bucket]] = i
+            ends[bucket] += 1
+    return order
+
+
+@numba.njit(nogil=True, cache=True)
+def set_bits(indices, bits):
+    """Set the bits of some records in a bitmap, the highest bit of a byte first."""
+    for i in range(indices.size):
+        bits[indices[i] >> 3] |= np.uint8(128 >> (indices[i] & 7))
 
 
 @numba.njit(nogil=True, cache=True)

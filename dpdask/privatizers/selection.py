@@ -13,14 +13,16 @@ import numpy as np
 
 from dpdask.keystream import Words
 from dpdask.loading import when_used
-from dpdask.types import Array, Integers
+from dpdask.types import Array, Integers, Mask
 
 if TYPE_CHECKING:
     from dpdask.privatizers import people_kernels
 else:
     people_kernels = when_used("dpdask.privatizers.people_kernels")
 
-__all__ = ["Candidates", "person_codes", "smallest_of_each"]
+__all__ = ["Candidates", "bitmap", "in_buckets", "person_codes", "smallest_of_each"]
+
+Bits = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,12 +50,27 @@ class Candidates:
         cells = 0 if self.cells is None else self.cells.nbytes
         return self.digests.nbytes + self.priorities.nbytes + self.indices.nbytes + cells
 
-    def where(self, chosen: Array) -> Candidates:
-        """Return some of them, by a mask or by positions."""
+    def where(self, chosen: Array | slice) -> Candidates:
+        """Return some of them, by a mask, by positions or by a range of these."""
         cells = None if self.cells is None else self.cells[chosen]
         return Candidates(
             self.digests[chosen], self.priorities[chosen], self.indices[chosen], cells
         )
+
+    def at(self, positions: Integers) -> Candidates:
+        """Return those at some positions, in that order; faster than by :meth:`where`."""
+        cells = None if self.cells is None else np.take(self.cells, positions)
+        return Candidates(
+            np.take(self.digests, positions, axis=0),
+            np.take(self.priorities, positions),
+            np.take(self.indices, positions),
+            cells,
+        )
+
+    def parts(self, ends: Integers) -> list[Candidates]:
+        """Return them in parts that end at some positions: views, not copies."""
+        starts = [0, *ends[:-1]]
+        return [self.where(slice(*pair)) for pair in zip(starts, ends, strict=True)]
 
     @classmethod
     def together(cls, *parts: Candidates) -> Candidates:
@@ -81,6 +98,32 @@ def smallest_of_each(candidates: Candidates, count: int) -> Candidates:
         codes, people, candidates.priorities, candidates.indices, count, kept
     )
     return candidates if kept.all() else candidates.where(kept)
+
+
+def in_buckets(
+    digests: Words, present: Mask, *, modulus: int, buckets: range
+) -> tuple[Integers, Integers]:
+    """Return the positions of the records in some buckets, one bucket after the other, and where
+    each of them ends.
+
+    Args:
+        digests: The digests of records' people, whose first word chooses the bucket.
+        present: Which records count.
+        modulus: How many buckets there are in all.
+        buckets: Which of them are asked for.
+    """
+    ends: Integers = np.empty(len(buckets), np.int64)
+    order: Integers = people_kernels.order_by_bucket(
+        digests, present, np.uint64(modulus), np.uint64(buckets.start), ends
+    )
+    return order, ends
+
+
+def bitmap(indices: Integers, length: int) -> Bits:
+    """Return a bitmap of ``length`` records in which some are set, the highest bit first."""
+    bits: Bits = np.zeros(-(-length // 8), np.uint8)
+    people_kernels.set_bits(indices, bits)
+    return bits
 
 
 def person_codes(digests: Words) -> tuple[Integers, int]:
