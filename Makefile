@@ -40,6 +40,7 @@ bench: $(VENV)/stamp-bench
 	$(BIN)/python -m tests.bench.bench
 	$(BIN)/python -m tests.bench.release
 	$(BIN)/python -m tests.bench.real_data
+	$(BIN)/python -m tests.bench.people
 	$(BIN)/python -m tests.bench.ledger
 
 clean:

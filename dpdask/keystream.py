@@ -332,7 +332,7 @@ class SelectionStream:
         return np.frombuffer(digest, np.uint64)
 
     def _encrypted(self, blocks: Words) -> Words:
-        out: Words = np.empty((len(blocks) + 1, 2), np.uint64)  # the cipher wants room for one more
+        out: Words = np.empty((len(blocks) + 1, 2), np.uint64)  # the cipher wants one block more
         if len(blocks):
             plain = memoryview(np.ascontiguousarray(blocks).data).cast("B")
             self._cipher.encryptor().update_into(plain, memoryview(out.data).cast("B"))
