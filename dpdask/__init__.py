@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dpdask.releases.api import plan, release
     from dpdask.releases.choices import plan_epsilons
     from dpdask.releases.read import open_release, open_release_dataset
+    from dpdask.releases.sessions import StepSession, steps
+    from dpdask.releases.step_files import wait_for_step
     from dpdask.releases.uncertainty import interval
     from dpdask.sensitivity import L2Ball, Origin
     from dpdask.spec import ReleaseSpec
@@ -34,6 +36,7 @@ __all__ = [
     "PrivacyBudget",
     "ReleaseSpec",
     "SphericalProfile",
+    "StepSession",
     "Steps",
     "__version__",
     "calibrate",
@@ -43,6 +46,8 @@ __all__ = [
     "plan",
     "plan_epsilons",
     "release",
+    "steps",
+    "wait_for_step",
 ]
 
 _LOADED_WHEN_USED = {  # they bring SciPy, pydantic, a database and a cluster client with them
@@ -55,6 +60,7 @@ _LOADED_WHEN_USED = {  # they bring SciPy, pydantic, a database and a cluster cl
     "PrivacyBudget": "dpdask.privacy",
     "ReleaseSpec": "dpdask.spec",
     "SphericalProfile": "dpdask.accounting",
+    "StepSession": "dpdask.releases.sessions",
     "Steps": "dpdask.mechanisms",
     "calibrate": "dpdask.planning.build_mechanism",
     "interval": "dpdask.releases.uncertainty",
@@ -63,6 +69,8 @@ _LOADED_WHEN_USED = {  # they bring SciPy, pydantic, a database and a cluster cl
     "plan": "dpdask.releases.api",
     "plan_epsilons": "dpdask.releases.choices",
     "release": "dpdask.releases.api",
+    "steps": "dpdask.releases.sessions",
+    "wait_for_step": "dpdask.releases.step_files",
 }
 
 

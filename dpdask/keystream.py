@@ -45,6 +45,7 @@ Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 _PERSON = b"dpdask-tile-v1"
 _SEAL_PERSON = b"dpdask-seal-v1"
 _SELECTION_PERSON = b"dpdask-select-v1"
+_SAMPLE_PERSON = b"dpdask-sample-v1"
 _ZEROS = bytes(1 << 18)
 _CODE_SIZE = 32
 _REFINE = 1 << 120
@@ -128,6 +129,18 @@ class ReleaseKey:
             ).digest()
         )
 
+    def sample(self, *, fingerprint: bytes, step: int) -> TileStream:
+        """Return the keystream that decides who is in the sample of one step.
+
+        Its subkey draws no noise.
+        """
+        message = fingerprint + struct.pack("<Q", step)
+        return TileStream(
+            hashlib.blake2b(
+                message, key=self._secret, digest_size=32, person=_SAMPLE_PERSON
+            ).digest()
+        )
+
     def __repr__(self) -> str:
         return "<ReleaseKey redacted>"
 
@@ -166,6 +179,10 @@ class Seal:
         """Return the content, None unless it was sealed by this key under this name."""
         code, content = sealed[:_CODE_SIZE], sealed[_CODE_SIZE:]
         return content if hmac.compare_digest(code, self._code(name, content)) else None
+
+    def digest(self, name: str, content: bytes) -> str:
+        """Return the code alone: whoever lacks the key cannot tell what it is of."""
+        return self._code(name, content).hex()
 
     def _code(self, name: str, content: bytes) -> bytes:
         named = struct.pack("<I", len(name.encode())) + name.encode()
@@ -253,6 +270,16 @@ class TileStream:
             self._round_keys = aes.expand_key(bytes(self._algorithm.key))
         return self._round_keys
 
+    def words(self, start: int, stop: int) -> Words:
+        """Return the words of the elements from ``start`` to ``stop``."""
+        first = start - start % 2
+        words: Words = np.empty(stop - first + (stop - first) % 2, np.uint64)
+        most = len(_ZEROS) // 8
+        for begin in range(0, words.size, most):
+            part = words[begin : begin + most]
+            self.filler(first + begin, part)()
+        return words[start - first : stop - first]
+
     def more_bits(self, pair: int, lane: int, count: int) -> int:
         """Return extra bits of a word of a pair, as one number.
 
@@ -292,13 +319,7 @@ class SelectionStream:
 
     def priorities(self, start: int, stop: int) -> Words:
         """Return 64 random bits for every record from ``start`` to ``stop``."""
-        first = start - start % 2
-        words: Words = np.empty(stop - first + (stop - first) % 2, np.uint64)
-        most = len(_ZEROS) // 8
-        for begin in range(0, words.size, most):
-            part = words[begin : begin + most]
-            self._stream.filler(first + begin, part)()
-        return words[start - first : stop - first]
+        return self._stream.words(start, stop)
 
     def number_digests(self, values: Words, kind: int = 0) -> Words:
         """Return digests of 128 bits, a row each.

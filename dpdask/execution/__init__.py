@@ -1,11 +1,11 @@
 """A plan on an executor: the driver's side, and what runs inside a task."""
 
-from dpdask.execution.driver import TileWork, compute_directions, verify, write
+from dpdask.execution.driver import TileWork, compute_directions, step_digests, verify, write
 from dpdask.execution.executors import DaskExecutor, Executor, InlineExecutor, connect
+from dpdask.execution.jobs import StepJob, Written
 from dpdask.execution.passes import Intermediates, check, prepare
 from dpdask.execution.progress import OnProgress, Progress, no_progress
 from dpdask.execution.selection import check_ids, select_records
-from dpdask.execution.tiles import Written
 
 __all__ = [
     "DaskExecutor",
@@ -14,6 +14,7 @@ __all__ = [
     "Intermediates",
     "OnProgress",
     "Progress",
+    "StepJob",
     "TileWork",
     "Written",
     "check",
@@ -23,6 +24,7 @@ __all__ = [
     "no_progress",
     "prepare",
     "select_records",
+    "step_digests",
     "verify",
     "write",
 ]

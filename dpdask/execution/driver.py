@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpdask.execution import tasks, tiles
+from dpdask.execution import jobs, tasks
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.passes import Intermediates
 from dpdask.execution.progress import OnProgress, Progress
@@ -23,7 +23,7 @@ from dpdask.planning.tiling import Index
 from dpdask.queries import BesideArray
 from dpdask.storage import Layout, ManifestEntry, Publisher
 
-__all__ = ["TileWork", "compute_directions", "verify", "write"]
+__all__ = ["TileWork", "compute_directions", "step_digests", "verify", "write"]
 
 _TASKS_PER_THREAD = 4  # at least, so that threads end at about the same time
 
@@ -42,21 +42,23 @@ class TileWork:
         variable: The data with its noise as it is released, or the covariance for directions.
         intermediates: Clip factors and exact answers.
         publisher: Where chunks are staged.
+        step: Which of the steps of a session it is; None for other releases.
     """
 
     plan: ReleasePlan
     variable: Variable
     intermediates: Intermediates
     publisher: Publisher
+    step: jobs.StepJob | None = None
 
     @property
     def component(self) -> Component:
         """The noisy answer."""
         return self.variable.component
 
-    def job(self, key: ReleaseKey) -> tiles.TileJob:
+    def job(self, key: ReleaseKey) -> jobs.TileJob:
         """Return what all tile tasks share; its noise is bound to the recipe of the component."""
-        return tiles.TileJob(
+        return jobs.TileJob(
             source=self.variable.source,
             staging=self.publisher,
             layout=self.variable.layout,
@@ -66,9 +68,10 @@ class TileWork:
             exact_sum=self.component.exact_sum,
             key=key.to_transferable(),
             binding=recipe_digest(self.plan.fingerprint, self.component),
-            component=self.component.name,
+            component=self._drawn_for(),
+            step=self.step,
             parts=tuple(
-                tiles.PartJob(
+                jobs.PartJob(
                     part.name,
                     part.privatizer,
                     part.exact_sum,
@@ -79,11 +82,18 @@ class TileWork:
                 for part in self.component.parts
             ),
             beside=tuple(
-                tiles.BesideJob(array.suffix, layout, array.aligned)
+                jobs.BesideJob(array.suffix, layout, array.aligned)
                 for array, layout in self._beside()
             ),
             layers=self.component.layers,
         )
+
+    def _drawn_for(self) -> str:
+        """Return what the noise is drawn for: the component, of one step alone if there are
+        several.
+        """
+        name = self.component.name
+        return name if self.step is None else f"{name}-step-{self.step.number}"
 
     def _beside(self) -> Iterator[tuple[BesideArray, Layout]]:
         """Yield the arrays that tasks write beside this component's, each with its layout."""
@@ -94,6 +104,8 @@ class TileWork:
     def owned_keys(self, index: Index) -> Iterator[str]:
         """Yield the keys of all write chunks that a tile writes."""
         chunks = list(self.component.tiling.owned(index))
+        if self.step is not None:
+            chunks = [(self.step.number, *chunk) for chunk in chunks]
         yield from (self.variable.layout.key(chunk) for chunk in chunks)
         for array, layout in self._beside():
             if array.aligned:
@@ -132,13 +144,29 @@ def compute_directions(
     return rows
 
 
+def step_digests(executor: Executor, work: TileWork, key: ReleaseKey) -> dict[Index, str]:
+    """Return a keyed digest of what noise will be added to, for every tile of one step.
+
+    Guarantee: a tile whose digest is another one when its noise is drawn is not written.
+
+    Args:
+        executor: Where tasks run.
+        work: The step.
+        key: The key of the release.
+    """
+    job, answers = work.job(key), work.intermediates.answers
+    arguments = ((job, index, answers.get(index)) for index in work.component.tiling.indices())
+    digests = dict(executor.map_unordered(tasks.digest_tile, arguments))
+    return dict(sorted(digests.items()))
+
+
 def write(
     executor: Executor,
     works: Sequence[TileWork],
     key: ReleaseKey,
     done: set[str],
     on_progress: OnProgress,
-) -> Iterator[tiles.Written]:
+) -> Iterator[jobs.Written]:
     """Release every tile that is not done yet; yield what finished tasks wrote as they come.
 
     Args:
@@ -166,7 +194,7 @@ def write(
 
 def _arguments(
     executor: Executor, work: TileWork, key: ReleaseKey, missing: list[Index]
-) -> Iterator[tuple[tiles.TileJob, *TileArguments]]:
+) -> Iterator[tuple[jobs.TileJob, *TileArguments]]:
     """Yield the arguments of every tile task of one variable."""
     job = work.job(key)
     for batch in _batches(executor, work, missing):

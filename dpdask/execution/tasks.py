@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpdask.execution.exact_tasks import Opaque, Sums, redacted
+from dpdask.execution.jobs import TileJob, Written
 from dpdask.execution.kept import Kept
 from dpdask.execution.tiles import (
-    TileJob,
-    Written,
     noisy_sum,
     put_tile,
     released_tile,
+    tile_digest,
     tile_radii,
 )
 from dpdask.planning.tiling import Index
 from dpdask.storage import Layout, ManifestEntry, Publisher
 from dpdask.types import Array, Floats
 
-__all__ = ["check_chunks", "noisy_answer", "write_tiles"]
+__all__ = ["check_chunks", "digest_tile", "noisy_answer", "write_tiles"]
 
 
 @redacted
@@ -53,6 +53,19 @@ def write_tiles(
         tile = released_tile(job, key, index, sums=sums, factors=clips, radii=radii, kept=bits)
         put_tile(job, index, tile, written)
     return written
+
+
+@redacted
+def digest_tile(job: TileJob, index: Index, answer: Opaque[Sums] | None) -> tuple[Index, str]:
+    """Return a tile of one step with a keyed digest of what noise will be added to.
+
+    Args:
+        job: What all tile tasks share.
+        index: The tile.
+        answer: The exact answer, None where the tile itself is read.
+    """
+    sums = None if answer is None else answer.value
+    return index, tile_digest(job, job.key.from_transferable(), index, sums)
 
 
 @redacted

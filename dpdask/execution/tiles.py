@@ -10,33 +10,30 @@ import functools
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from dpdask.errors import SourceChanged
 from dpdask.execution.exact_tasks import Sums
+from dpdask.execution.jobs import TileJob, Written
 from dpdask.execution.kept import Kept, at_center
-from dpdask.keystream import ReleaseKey, TransferableKey
+from dpdask.keystream import ReleaseKey
 from dpdask.noise import SphericalNoise
-from dpdask.planning.tiling import Index, Tiling
+from dpdask.planning.tiling import Index
 from dpdask.privatizers.base import Privatizer, Tile
 from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.clipping import clip_factors, record_norms
-from dpdask.queries import Clip, ExactSum, Layer, Query
+from dpdask.queries import Clip
 from dpdask.queries.base import DATA, NOISE_STD
-from dpdask.storage import Layout, ManifestEntry, Publisher, Region, SourceArray
+from dpdask.storage import Layout, Region
 from dpdask.types import Array, Floats, Integers
 
 __all__ = [
-    "BesideJob",
-    "PartJob",
     "Released",
-    "TileJob",
-    "Written",
     "noisy_sum",
     "put_tile",
     "released_tile",
+    "tile_digest",
     "tile_radii",
 ]
 
@@ -54,76 +51,6 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> 
         kept = np.empty(size, np.uint8)
         setattr(_local, name, kept)
     return kept[:size].view(dtype).reshape(shape)
-
-
-class Written(NamedTuple):
-    """What a task wrote: the entries of its write chunks, and the keys where other bytes lay."""
-
-    entries: list[ManifestEntry]
-    conflicts: list[str]
-
-
-class PartJob(NamedTuple):
-    """A further noisy sum: how its noise is added, under which name it is drawn, and its tiles."""
-
-    name: str
-    privatizer: Privatizer
-    exact_sum: ExactSum
-    component: str
-    tiling: Tiling
-    aligned: bool
-
-
-class BesideJob(NamedTuple):
-    """An array that is published beside the main one: what of the answer it is, and its layout."""
-
-    suffix: str
-    layout: Layout
-    aligned: bool
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class TileJob:
-    """What all tile tasks of a component share.
-
-    Args:
-        source: The array to read.
-        staging: Where write chunks go.
-        layout: How they are encoded, and their keys.
-        tiling: The tiles of the answer.
-        query: The query that is answered.
-        privatizer: How a tile is bounded, discretized and given noise.
-        exact_sum: How records are summed exactly, None for a query that is not a sum.
-        key: The release key, in its transferable form.
-        binding: The digest of the recipe that the noise is drawn for.
-        component: The name of the component, which its noise depends on too.
-        parts: Further noisy sums of the answer.
-        beside: The arrays that are published beside the main one.
-        layers: What is computed from published numbers.
-    """
-
-    source: SourceArray
-    staging: Publisher
-    layout: Layout
-    tiling: Tiling
-    query: Query
-    privatizer: Privatizer
-    exact_sum: ExactSum | None
-    key: TransferableKey
-    binding: str
-    component: str
-    parts: tuple[PartJob, ...] = ()
-    beside: tuple[BesideJob, ...] = ()
-    layers: tuple[Layer, ...] = ()
-
-    def __repr__(self) -> str:
-        return "<TileJob>"
-
-    def stds(self) -> dict[str, float]:
-        """Return the standard deviation of the noise of every part."""
-        return {DATA: self.privatizer.noise.entry_std} | {
-            part.name: part.privatizer.noise.entry_std for part in self.parts
-        }
 
 
 def released_tile(
@@ -156,10 +83,31 @@ def released_tile(
         shrink = _factors(job, box, block, factors)
     else:
         block = _on_grid(job, _tile_of(sums[DATA], box))
+    if job.step is not None and job.step.digests[index] != _digest(job, key, index, block):
+        raise SourceChanged("a step changed while it was read; nothing of it was released")
     released = _released(job, key, index, box, block, shrink, radii.get(index))
     if job.query.symmetric:
         released = _symmetrised(job, key, index, block, released, radii)
     return {DATA: released}
+
+
+def tile_digest(job: TileJob, key: ReleaseKey, index: Index, sums: Sums | None) -> str:
+    """Return a keyed digest of what noise is added to in a tile of one step.
+
+    Args:
+        job: What all tile tasks share.
+        key: The release key.
+        index: The tile.
+        sums: The exact answer, None where the tile itself is read.
+    """
+    box = job.tiling.box(index)
+    block = _bounded_from(job, box) if sums is None else _on_grid(job, _tile_of(sums[DATA], box))
+    return _digest(job, key, index, block)
+
+
+def _digest(job: TileJob, key: ReleaseKey, index: Index, block: Array) -> str:
+    name = f"{job.binding} {job.component} {index} {block.dtype.str} {block.shape}"
+    return key.seal("steps").digest(name, np.ascontiguousarray(block).tobytes())
 
 
 def put_tile(job: TileJob, index: Index, released: Released, written: Written) -> None:
@@ -292,6 +240,8 @@ def _tile_of(answer: Integers, box: Region) -> Integers:
 
 
 def _put(job: TileJob, layout: Layout, chunk_index: Index, block: Array, written: Written) -> None:
+    if job.step is not None:
+        chunk_index, block = (job.step.number, *chunk_index), block[np.newaxis]
     entry = job.staging.put(layout, chunk_index, block)
     if entry is None:
         written.conflicts.append(layout.key(chunk_index))

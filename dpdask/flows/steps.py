@@ -40,7 +40,9 @@ from dpdask.views.plan_rows import public_plan_rows, unit_rows
 
 __all__ = [
     "Refused",
+    "leave_artifacts",
     "one_line",
+    "raise_if_failed",
     "release_as_tasks",
     "say_how_to_resume",
     "say_next_run_resumes",
@@ -183,9 +185,9 @@ def release_as_tasks(
     tag_run(f"dataset:{spec.budget.dataset}")
     release = _Release(spec, ledger)
     with _registered(release) as token:
-        _raise_if_failed(plan_release(token, return_state=True))
+        raise_if_failed(plan_release(token, return_state=True))
         receipt = release.receipt or _tasks_after_plan(release, token, rate_limit)
-    _leave_artifacts(receipt, ledger.state(spec.budget.dataset))
+    leave_artifacts(receipt, ledger.state(spec.budget.dataset))
     return {"release_id": receipt.release_id, "output": receipt.output, "array": receipt.array}
 
 
@@ -196,7 +198,7 @@ def _tasks_after_plan(release: _Release, token: str, rate_limit: RateLimit | Non
         run.allowance = rate_limit.allowance
     tag_run(f"release:{run.release_id}")
     with run.connected():
-        _raise_if_failed(reserve(token, return_state=True))
+        raise_if_failed(reserve(token, return_state=True))
         write(token)
         verify(token)
         publish(token)
@@ -205,7 +207,8 @@ def _tasks_after_plan(release: _Release, token: str, rate_limit: RateLimit | Non
     return run.receipt
 
 
-def _raise_if_failed(state: State[R]) -> None:
+def raise_if_failed(state: State[R]) -> None:
+    """Raise what a task that refused says, without the traceback of that task."""
     if state.name == _RATE_LIMITED:
         raise RateLimited(state.message or "rate limited") from None
     if state.is_failed():
@@ -246,7 +249,8 @@ def tag_run(*names: str) -> None:
         client.update_flow_run(UUID(run_id), tags=sorted({*known, *names}))
 
 
-def _leave_artifacts(receipt: Receipt, state: DatasetState) -> None:
+def leave_artifacts(receipt: Receipt, state: DatasetState) -> None:
+    """Leave the card, the dataset's budget and a link to the output in Prefect."""
     create_markdown_artifact(
         markdown=card_markdown(receipt.card), key="dpdask-card", description="Release card"
     )

@@ -190,10 +190,15 @@ def put_once(connection: Connection, fingerprint: str, name: str, text: str) -> 
         raise LedgerError(
             f"{name!r} is not a valid name of a value; use 1 to {_LONGEST_ONCE_NAME} characters"
         )
-    standing, _ = _open_release(connection, fingerprint)
+    standing, last = _open_release(connection, fingerprint)
     first = read_once(connection, fingerprint, name)
     if first is not None:
         return first
+    if last.kind == "publish":  # what is published must stay the last thing before it is committed
+        raise LedgerError(
+            "the release is complete, and nothing is added to it any more; `dpdask resume` commits"
+            " it"
+        )
     payload = {"once_name": name, "text": text}
     append(connection, standing.dataset, standing, "put_once", payload, fingerprint)
     return text

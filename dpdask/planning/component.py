@@ -13,6 +13,7 @@ from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
 from dpdask.planning.moment_builders import second_moment
 from dpdask.planning.plan import Component, Part, ReleasePlan
 from dpdask.planning.query_inputs import QueryInputs
+from dpdask.planning.sessions import slices_of
 from dpdask.planning.tiling import Tiling
 from dpdask.planning.verified import exceeds_calibration, recorded_answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget
@@ -61,7 +62,7 @@ def make_component(
     """
     if query.arrays_beside and section.name in _NOT_FOR_PARTS:
         raise _parts_need_gaussian(query)
-    steps = composition.steps
+    steps = slices_of(spec, composition.steps)
     shape = query.answer_shape if steps == 1 else query.answer_shape[1:] or (1,)
     composed = steps_of(composition, query.max_contributions)
     calibrated = calibrate_mechanism(

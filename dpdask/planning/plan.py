@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -13,123 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpdask.ledger import Forecast, PrivacyUnit
-from dpdask.mechanisms import Choice
-from dpdask.noise import Noise, NoiseLevel
 from dpdask.planning.accuracy import Accuracy, accuracy_of
+from dpdask.planning.answer import Component, Part
 from dpdask.planning.disjoint import block_of, one_index_axis, unit_slice
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
-from dpdask.planning.tiling import Tiling
+from dpdask.planning.sessions import steps_in_words
 from dpdask.planning.wording import in_words
 from dpdask.privacy import Guarantee
-from dpdask.privatizers.base import Discretized, Privatizer
-from dpdask.queries import BesideArray, ExactSum, Layer, Query
-from dpdask.queries.base import DATA
+from dpdask.queries import BesideArray, Layer, Query
 from dpdask.spec.release import ReleaseSpec
 from dpdask.storage import LabelArray, LabelledSource, Layout, SourceArray, Storage
 from dpdask.types import Json
 
 __all__ = ["Component", "Part", "ReleasePlan", "Variable", "identity_of"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A further noisy sum of a component: counts beside a sum.
-
-    Args:
-        name: Its name within the component.
-        discretized: Its noise on its grid.
-        exact_sum: How exact sums become values.
-        tiling: Its tiles: those of the component, or a single one.
-        aligned: Whether they are those of the component.
-    """
-
-    name: str
-    discretized: Discretized
-    exact_sum: ExactSum
-    tiling: Tiling
-    aligned: bool
-
-    @property
-    def privatizer(self) -> Privatizer:
-        """How noise is added to a tile."""
-        return self.discretized.privatizer
-
-    @property
-    def noise(self) -> Noise:
-        """The noise that is really added."""
-        return self.discretized.noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Component:
-    """One noisy answer of a release: the data, or the covariance that noise directions come from.
-
-    Args:
-        name: Its name, part of what its noise is drawn for.
-        query: The question.
-        discretized: The noise that is really added, on its grid.
-        exact_sum: How the answer is summed over records; None where it is not a sum.
-        guarantee: The guarantee of that noise.
-        tiling: The tiles of the answer.
-        mu: The mu that Gaussian noise was calibrated to; None for other noise.
-        warnings: What the mechanism warns of.
-        parts: Further noisy sums, charged with the main one.
-        choice: Which mechanism ``auto`` chose, and why; None where the spec names one.
-        layers: What is computed from published numbers.
-    """
-
-    name: str
-    query: Query
-    discretized: Discretized
-    exact_sum: ExactSum | None
-    guarantee: Guarantee
-    tiling: Tiling
-    mu: float | None
-    warnings: tuple[str, ...]
-    parts: tuple[Part, ...] = ()
-    choice: Choice | None = None
-    layers: tuple[Layer, ...] = ()
-
-    @property
-    def privatizer(self) -> Privatizer:
-        """How noise is added to a tile."""
-        return self.discretized.privatizer
-
-    @property
-    def noise(self) -> Noise:
-        """The noise that is really added."""
-        return self.discretized.noise
-
-    @property
-    def noise_level(self) -> NoiseLevel | None:
-        """The noise of released entries; None where it depends on released numbers."""
-        return None if self.query.noise_varies else self.query.noise_level(self.noise)
-
-    def arrays_beside(self, layout: Layout) -> tuple[BesideArray, ...]:
-        """Return the arrays that are published beside the main one.
-
-        They are the query's, the standard deviation of the noise, then those of layers.
-        """
-        shape, names = layout.shape, layout.dimension_names
-        level = self.noise_level
-        stds = () if level is None else (BesideArray.of_level(level, shape, names),)
-        of_layers = (layer.arrays(shape, names) for layer in self.layers)
-        return (*self.query.arrays_beside, *stds, *itertools.chain.from_iterable(of_layers))
-
-    @property
-    def noises(self) -> dict[str, Noise]:
-        """The noise of every part, by name."""
-        return {DATA: self.noise} | {part.name: part.noise for part in self.parts}
-
-    def part_name(self, part: Part) -> str:
-        """Return what the noise of a further part is drawn for."""
-        return f"{self.name}-{part.name}"
-
-    def grid_to_dict(self) -> Json:
-        """Return the grid of the noise, and that of the records, as the card records them."""
-        sums = {} if self.exact_sum is None else self.exact_sum.to_dict()
-        return self.privatizer.to_dict() | sums
 
 
 def identity_of(source: SourceArray, layers: tuple[Layer, ...]) -> str:
@@ -193,8 +89,9 @@ class Variable:
     @property
     def arrays(self) -> tuple[tuple[str, int | None], ...]:
         """Where every private array that is read lies, with its record axis: source and labels."""
-        labels = ((digest, 0) for digest in self.source.label_digests)
-        return ((self.source.address_digest, self.query.units_axis), *labels)
+        address = self.source.address_digest
+        own = () if address is None else ((address, self.query.units_axis),)
+        return (*own, *((digest, 0) for digest in self.source.label_digests))
 
     @property
     def unchanged(self) -> bool:
@@ -244,6 +141,7 @@ class Variable:
                 "chunks": list(source.chunks),
             },
             **in_words(query, source, one_index_axis(self.spec, source)),
+            **steps_in_words(self.spec, self.component),
             "output": {
                 "shape": list(layout.shape),
                 "dtype": layout.dtype,
@@ -332,14 +230,16 @@ class ReleasePlan:
     def privacy_unit(self) -> PrivacyUnit:
         """Whom the release protects, as the ledger compares it."""
         first = self.variables[0]
-        own = (first.source.address_digest, first.query.units_axis)
+        address = first.source.address_digest
+        axis = None if address is None else first.query.units_axis
         arrays = dict.fromkeys(array for variable in self.variables for array in variable.arrays)
         return PrivacyUnit(
             first.query.sensitivity.adjacency,
             first.query.max_contributions,
-            *own,
+            address,
+            axis,
             self.spec.budget.array_in_other_dataset,
-            tuple(array for array in arrays if array != own),
+            tuple(array for array in arrays if array != (address, axis)),
             per=unit_slice(first.spec, first.source, first.query),
             block=block_of(first.spec, first.source),
             name=None if first.query.people is None else first.query.people.name,

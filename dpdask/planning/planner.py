@@ -40,6 +40,12 @@ from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
+from dpdask.planning.sessions import (
+    is_session,
+    session_layout,
+    session_query,
+    session_source,
+)
 from dpdask.planning.sources import (
     coarsened,
     open_whole_source,
@@ -153,6 +159,8 @@ def _output_exists(spec: ReleaseSpec) -> StoreError:
 
 def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
     """Open the source, which must lie apart from the output, and restrict it to its window."""
+    if is_session(spec):
+        return session_source(spec)
     storage = source_storage(spec)
     if storage.holds(output) or output.holds(storage):
         raise StoreError(
@@ -214,6 +222,8 @@ def _variable(draft: Draft, name: str, budget: PrivacyBudget) -> tuple[Component
 
 def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
     """Build the query, and check that it has an answer on this source."""
+    if is_session(spec):
+        return session_query(spec, source)
     query = build_query(
         spec.query,
         spec.privacy_unit,
@@ -253,10 +263,11 @@ def _components(
     that they come from.
     """
     spec, _, query, layout = draft
+    write_chunk = layout.write_chunk[1:] if is_session(spec) else layout.write_chunk
     estimated = getattr(spec.mechanism, "directions", None)
     if not isinstance(estimated, EstimatedDirections):
         data = make_component(
-            name, spec, query, spec.mechanism, budget, spec.composition, layout.write_chunk
+            name, spec, query, spec.mechanism, budget, spec.composition, write_chunk
         )
         return None, data
     if query.people is not None:
@@ -269,9 +280,7 @@ def _components(
     basis = np.eye(directions.query.answer_shape[0]).tolist()
     section = spec.mechanism.model_copy(update={"directions": basis})
     remaining = share_of(budget, 1 - estimated.share)
-    data = make_component(
-        name, spec, query, section, remaining, spec.composition, layout.write_chunk
-    )
+    data = make_component(name, spec, query, section, remaining, spec.composition, write_chunk)
     return directions, data
 
 
@@ -328,6 +337,8 @@ def _warnings_of(variable: Variable) -> tuple[str, ...]:
 
 def _layout(spec: ReleaseSpec, source: SourceArray, query: Query) -> Layout:
     """Return the form of the released array; the source's, where the query keeps its shape."""
+    if is_session(spec):
+        return session_layout(spec, query, _default_chunks(query.answer_shape, 8))
     keeps_shape = not query.summed
     single = keeps_shape and source.working_dtype == np.float32
     dtype = spec.noise.output_dtype or ("float32" if single else "float64")

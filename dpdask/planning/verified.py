@@ -19,7 +19,7 @@ from dpdask.mechanisms.laplace import laplace_loss
 from dpdask.noise import IidNoise, KroneckerNoise, LaplaceNoise, Noise, SphericalNoise
 from dpdask.noise.factors import mixing_axes
 from dpdask.noise.rounding import moved_entries, moved_records, whitened_rounding
-from dpdask.planning.plan import Component
+from dpdask.planning.answer import Component
 from dpdask.privacy import PrivacyProfile
 from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
 from dpdask.queries import RecordedAnswer, RecordedPart

@@ -68,11 +68,15 @@ class BesideArray:
     def of_level(
         cls, level: NoiseLevel, shape: Shape, dimension_names: tuple[str, ...]
     ) -> BesideArray:
-        """Return a noise level along the axes where it varies; a large one as all others."""
+        """Return a noise level along the axes where it varies; a large one as all others.
+
+        Its axes are the last ones of ``shape``, which may begin with one of steps.
+        """
         array = cls.noise_std(shape, aligned=True)
         if not level.small:
             return array
-        names = tuple(dimension_names[axis] for axis in level.axes)
+        first = len(shape) - len(level.noise.tensor_shape)
+        names = tuple(dimension_names[first + axis] for axis in level.axes)
         return dataclasses.replace(
             array, shape=level.shape, dimension_names=names, aligned=False, constant=True
         )

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpdask.errors import InvalidSpec
 from dpdask.privacy import Adjacency
-from dpdask.queries.base import Reader, RecordSumQuery
+from dpdask.queries.base import PRIVATE_COUNT, Reader, RecordSumQuery
 from dpdask.queries.exact_sum import ExactSum, SumBounds
 from dpdask.queries.people import first_codes
 from dpdask.queries.records import Clip, Ranges, RecordSums
@@ -24,7 +25,7 @@ from dpdask.queries.verification import (
 from dpdask.sensitivity import EntrywiseBox, SensitivitySet
 from dpdask.types import Floats, Integers, Region
 
-__all__ = ["LOST_STEPS", "Mean", "Sum"]
+__all__ = ["LOST_STEPS", "Mean", "StepSum", "Sum"]
 
 # steps that an entry of a record loses at most: half a one to rounding, one to clipping or to a
 # bound rounded inwards
@@ -129,6 +130,30 @@ class Mean(Sum):
     def records_in_entry(self) -> int:
         """A mean lies where a record may."""
         return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSum(Sum):
+    """The sum of the records of one step of many, each of which has its own number of records.
+
+    Guarantee: noise and grid are the same for all of them, whatever their numbers are.
+    """
+
+    @property
+    def public_records(self) -> int:
+        """One number for all steps."""
+        if self.records > PRIVATE_COUNT:
+            raise InvalidSpec("a step has more than the 2^30 records that are allowed; give fewer")
+        return PRIVATE_COUNT
+
+    @property
+    def records_in_entry(self) -> int | None:
+        """Steps differ in it."""
+        return None
+
+    def bias(self, exact_sum: ExactSum) -> float:
+        """Return 0: what records lose depends on how many a step has."""
+        return 0.0
 
 
 class SumRules(QueryRules):

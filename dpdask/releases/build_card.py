@@ -16,6 +16,7 @@ from dpdask.planning.coordinates import (
     window_to_dict,
 )
 from dpdask.planning.disjoint import dimension_text, one_index_axis
+from dpdask.planning.sessions import is_session
 from dpdask.planning.verified import mu_shares, recorded_answer
 from dpdask.privacy import PrivacyBudget
 from dpdask.releases.card import ReleaseCard
@@ -82,7 +83,7 @@ def make_card(
             "privacy_unit": _privacy_unit(first),
             **sections[0],
             "directions": None if plan.directions is None else _directions(plan.directions),
-            "composition": _composition(spec, charge, first.query.max_contributions),
+            "composition": _composition(spec, charge, first),
             "share": shares[0] if len(shares) > 1 else None,
             "further_variables": [
                 {
@@ -152,14 +153,15 @@ def _privacy_unit(variable: Variable) -> Json:
     }
 
 
-def _composition(spec: ReleaseSpec, charge: Charge, contributions: int) -> Json:
+def _composition(spec: ReleaseSpec, charge: Charge, variable: Variable) -> Json:
     """Return the release among the others of its dataset."""
     steps = spec.composition.steps
     return {
         "dataset": spec.budget.dataset,
         "steps": steps,
-        "steps_are_independent": "declared" if steps > 1 else None,
-        "sampling": _sampling(spec, contributions),
+        "steps_are_independent": "declared" if steps > 1 and not is_session(spec) else None,
+        "sampling": _sampling(spec, variable.query.max_contributions),
+        "session": _session(spec, variable),
         "total": {"epsilon": charge.total.epsilon, "delta": charge.total.delta},
         "cumulative_epsilon": charge.cumulative_epsilon,
     }
@@ -222,6 +224,14 @@ def _sampling(spec: ReleaseSpec, contributions: int) -> Json | None:
     return {"rate": sampling.rate, "of": sampling.of, "amplified_rate": amplified}
 
 
+def _session(spec: ReleaseSpec, variable: Variable) -> Json | None:
+    """Return how many steps were handed over, and who sampled for them."""
+    if not is_session(spec):
+        return None
+    sampled = spec.composition.sampling is not None
+    return {"released": variable.layout.shape[0], "sampled_by": "dpdask" if sampled else None}
+
+
 def _directions(component: Component) -> Json:
     """Return the covariance of the noise directions, enough to recompute its privacy cost."""
     query = component.query
@@ -252,7 +262,9 @@ def _unprotected(plan: ReleasePlan, coordinates: Sequence[Coordinate]) -> list[s
         "that the release was made, when, and by which spec",
     ]
     query = plan.variables[0].query
-    if query.sensitivity.adjacency == "replace-one" and query.name != "precomputed":
+    if is_session(plan.spec):
+        shown.append("how many steps were taken")
+    elif query.sensitivity.adjacency == "replace-one" and query.name != "precomputed":
         shown.append("the number of records")
         if query.people is not None:
             name = query.people.name

@@ -30,6 +30,7 @@ __all__ = [
     "Released",
     "Sampling",
     "Sensitivity",
+    "Session",
     "Unit",
     "VariableFacts",
     "Verified",
@@ -149,7 +150,9 @@ class Sensitivity(CardSection):
 
 
 class Sampling(CardSection):
-    """Who was sampled for each step, by the caller, independently of all others."""
+    """Who was sampled for each step, independently of all others: by the caller, unless the session
+    says more.
+    """
 
     rate: float
     of: Literal["privacy-units", "records"]
@@ -197,6 +200,15 @@ class LayerFacts(CardSection):
     configuration: Json
 
 
+class Session(CardSection):
+    """Steps that were handed over one by one: noise was added to each before the next was there."""
+
+    released: int = Field(description="how many of the steps that were charged were released")
+    sampled_by: Literal["dpdask"] | None = Field(
+        description="who drew the sample of every step, from the release key; null without sampling"
+    )
+
+
 class Composition(CardSection):
     """This release among the dataset's."""
 
@@ -204,13 +216,24 @@ class Composition(CardSection):
     steps: int
     steps_are_independent: Literal["declared"] | None = Field(
         description="the caller declares that no step was computed from another's raw result;"
-        " null for a single result"
+        " null for a single result, and for a session"
     )
     sampling: Sampling | None
+    session: Session | None = Field(
+        default=None, description="left out where steps were not handed over one by one"
+    )
     total: Budget
     cumulative_epsilon: float = Field(
         description="epsilon spent by the dataset up to and with this release, at the total's delta"
     )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out what only some releases have, so that cards keep their bytes."""
+        document: Json = handler(self)
+        if self.session is None:
+            del document["session"]
+        return document
 
 
 class Window(CardSection):

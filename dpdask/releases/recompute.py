@@ -22,7 +22,7 @@ from dpdask.privatizers.grid import MAX_STEPS_PER_SIGMA, MIN_STEPS_PER_SIGMA
 from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_rules
 from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.releases.card import ReleaseCard
-from dpdask.releases.card_sections import Unit
+from dpdask.releases.card_sections import Composition, Session, Unit
 from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
 from dpdask.types import Json
 
@@ -91,7 +91,7 @@ def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
         distinct=unit.people is not None and unit.people.by == DISTINCT,
         together=unit.people is not None and unit.people.by in (NORM, SUBSET_AND_NORM),
         limited=unit.people is None or unit.people.by != NORM,
-        steps=card.composition.steps,
+        steps=1 if card.composition.session is not None else card.composition.steps,
         parts=tuple(
             RecordedPart(name=part.name, noise=noise_from_dict(part.noise), grid=part.grid)
             for part in card.parts
@@ -293,7 +293,9 @@ def _check_composition(card: ReleaseCard, profile: PrivacyProfile) -> None:
 def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> None:
     """Check that the noise is for the released shape, and its level what the card says."""
     shape = card.query["answer_shape"]
-    if list(noise.tensor_shape) != shape or card.released.shape != shape:
+    session = card.composition.session
+    released = shape if session is None else [session.released, *shape]
+    if list(noise.tensor_shape) != shape or card.released.shape != released:
         raise VerificationFailed("the noise on the card is for another shape than its answer")
     if (card.released.noise_std is None) != answer.rules.noise_varies:
         raise VerificationFailed("the card states one noise level for parts that have several")
@@ -331,11 +333,14 @@ def _check_enough(
 
 def _steps(card: ReleaseCard) -> Steps:
     """Return how many releases of the noise compose, and how often a privacy unit takes part."""
-    composition = card.composition
-    if (composition.steps > 1) != (composition.steps_are_independent is not None):
+    composition, session = card.composition, card.composition.session
+    stacked = composition.steps > 1 and session is None
+    if stacked != (composition.steps_are_independent is not None):
         raise VerificationFailed(
             "the card's steps are not declared independent, or a single result says that they are"
         )
+    if session is not None:
+        _check_session(session, composition)
     if composition.sampling is None:
         return Steps(count=composition.steps)
     sampling = composition.sampling
@@ -347,6 +352,16 @@ def _steps(card: ReleaseCard) -> Steps:
             "the amplified sampling rate on the card does not follow from who was sampled"
         )
     return Steps(count=composition.steps, sampling_rate=rate)
+
+
+def _check_session(session: Session, composition: Composition) -> None:
+    """Check that no more steps were released than charged, and that their samples were drawn."""
+    sampled = composition.sampling is not None
+    if session.released > composition.steps or (session.sampled_by is not None) != sampled:
+        raise VerificationFailed(
+            "the card says of steps that more were released than charged, or of samples that"
+            " another drew them"
+        )
 
 
 def _looseness(noise: Noise) -> float:

@@ -16,6 +16,7 @@ from dpdask.keystream import random_bytes
 from dpdask.ledger import Allowance, Ledger, LedgerEntry
 from dpdask.patience import Patience
 from dpdask.planning import ReleasePlan, make_plan, output_storage, placed
+from dpdask.planning.sessions import is_session
 from dpdask.releases import staging, steps
 from dpdask.releases.closing import (
     Receipt,
@@ -145,6 +146,11 @@ class ReleaseRun:
     """A planned release, and the value of its latest step."""
 
     def __init__(self, planned: Planned, ledger: Ledger, on_progress: OnProgress) -> None:
+        if is_session(planned.plan.spec):
+            raise ReleaseError(
+                "source.steps says that steps are handed over one by one; begin or resume them with"
+                " dpdask.steps(spec), or the flow privatize_steps"
+            )
         self.plan = planned.plan
         self.release_id = planned.release_id
         self._ledger = ledger

@@ -25,12 +25,12 @@ from dpdask.releases.context import Context, adopt_if_published, check_open, che
 from dpdask.releases.steps import Prepared, Reserved, Staged
 from dpdask.storage import ManifestEntry
 
-__all__ = ["OTHER_MACHINE", "verify", "write"]
+__all__ = ["OTHER_MACHINE", "STAGING", "stage_tiles", "verify", "write"]
 
 S = TypeVar("S")
 
 _SEGMENT_SECONDS = 2.0  # between two segments of the staged manifest
-_STAGING = "staging"  # what the seal of staged documents is for
+STAGING = "staging"  # what the seal of staged documents is for
 _DIRECTIONS = "directions"
 _RECIPE = "recipe"
 
@@ -60,12 +60,12 @@ def _write(context: Context, reserved: Reserved) -> Staged:
         TileWork(context.plan, variable, intermediates, context.publisher)
         for variable, intermediates in zip(variables, _data(context, prepared, key), strict=True)
     )
-    seal = key.seal(_STAGING)
+    seal = key.seal(STAGING)
     entries = {entry.key: entry for entry in context.publisher.read_manifest(seal)}
     earlier = frozenset(entries)
     fresh: list[ManifestEntry] = []
     appended_at = time.monotonic()
-    for written in _stage_tiles(context, works, key, entries, set(earlier)):
+    for written in stage_tiles(context, works, key, entries, set(earlier)):
         fresh += written
         if time.monotonic() - appended_at > _SEGMENT_SECONDS:
             check_open(context)
@@ -119,7 +119,7 @@ def _check_recipe(context: Context, component: Component) -> None:
         raise ReleaseError(f"the release began elsewhere: {OTHER_MACHINE}")
 
 
-def _stage_tiles(
+def stage_tiles(
     context: Context,
     works: tuple[TileWork, ...],
     key: ReleaseKey,
@@ -174,9 +174,9 @@ def _verify(context: Context, staged: Staged) -> Staged:
         key = context.key()
         entries = dict(staged.entries)
         done = set(entries) - set(bad)
-        written = _stage_tiles(context, staged.works, key, entries, done)
+        written = stage_tiles(context, staged.works, key, entries, done)
         fresh = [entry for part in written for entry in part]
-        context.publisher.append_manifest(fresh, key.seal(_STAGING))
+        context.publisher.append_manifest(fresh, key.seal(STAGING))
         earlier = staged.earlier - set(bad)
         staged = dataclasses.replace(staged, entries=entries, earlier=earlier)
         bad = _bad_chunks(context, staged)

@@ -13,6 +13,7 @@ key from its file, when it needs one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpdask import execution
@@ -31,7 +32,7 @@ from dpdask.releases.context import Context, adopt_if_published, check_open, che
 from dpdask.releases.recovery import Target
 from dpdask.signing import fingerprint as key_fingerprint
 from dpdask.signing import load_signing_key
-from dpdask.storage import ROOT, ManifestEntry
+from dpdask.storage import ROOT, ManifestEntry, Storage
 from dpdask.types import Json
 
 __all__ = [
@@ -39,6 +40,9 @@ __all__ = [
     "Receipt",
     "Reserved",
     "Staged",
+    "assemble",
+    "check_reach",
+    "check_size",
     "lock_output",
     "prepare",
     "publish",
@@ -92,7 +96,9 @@ def prepare(context: Context) -> Prepared:
     Guarantee: nothing is charged yet, and whatever can be refused is refused here.
     """
     plan = context.plan
-    _check_reach(plan, context.executor)
+    storages = [plan.output, *(variable.source.storage for variable in plan.variables)]
+    check_reach(storages, context.executor)
+    check_size(plan, context.executor)
     directions = None
     if plan.directions is not None:
         directions = _intermediates(context, plan.only.answering(plan.directions))
@@ -103,6 +109,22 @@ def prepare(context: Context) -> Prepared:
         execution.check_ids(context.executor, plan)
         for variable in plan.variables:
             execution.check(context.executor, plan, variable, context.on_progress)
+    assembly = assemble(context)
+    source_was_read = data is None or any(
+        not intermediates.empty or not variable.source.plain
+        for variable, intermediates in zip(plan.variables, data, strict=True)
+    )
+    if source_was_read:  # which took its time
+        check_unchanged(context)
+    return Prepared(data, directions, assembly)
+
+
+def assemble(context: Context) -> Assembly:
+    """Build every document of a release once.
+
+    Guarantee: what could not be published, or would not verify, is refused here.
+    """
+    plan = context.plan
     read_public_arrays(plan)
     signing_key = load_signing_key()
     assembly = Assembly(
@@ -117,13 +139,7 @@ def prepare(context: Context) -> Prepared:
         signed_by=None if signing_key is None else key_fingerprint(signing_key.public),
     )
     assembly.check_publishable(signing_key)
-    source_was_read = data is None or any(
-        not intermediates.empty or not variable.source.plain
-        for variable, intermediates in zip(plan.variables, data, strict=True)
-    )
-    if source_was_read:  # which took its time
-        check_unchanged(context)
-    return Prepared(data, directions, assembly)
+    return assembly
 
 
 def _intermediates(context: Context, variable: Variable) -> Intermediates:
@@ -265,14 +281,17 @@ def _parse_card(text: str) -> ReleaseCard:
         ) from None
 
 
-def _check_reach(plan: ReleasePlan, executor: Executor) -> None:
-    """Check that tasks reach the source and the output, and that the source is not too large."""
-    storages = [plan.output, *(variable.source.storage for variable in plan.variables)]
+def check_reach(storages: Sequence[Storage], executor: Executor) -> None:
+    """Check that tasks reach every storage."""
     if not executor.shares_memory and not all(storage.shared for storage in storages):
         raise StoreError(
             "memory:// belongs to this process, which other workers cannot reach; use"
             " compute.workers: 1"
         )
+
+
+def check_size(plan: ReleasePlan, executor: Executor) -> None:
+    """Check that the source is not too large for the executor."""
     most = executor.most_source_bytes
     if most is not None and plan.source_bytes > most:
         raise ReleaseError(

@@ -51,6 +51,7 @@ __all__ = [
     "card_statement",
     "check_objects",
     "check_signature",
+    "layout_of",
     "verify_release",
 ]
 
@@ -193,7 +194,7 @@ def _check_described(document: Json, card: ReleaseCard) -> None:
             )
 
 
-def _layout_of(array: Released | ArrayFacts) -> Layout:
+def layout_of(array: Released | ArrayFacts) -> Layout:
     """Return the layout of an array that the card describes."""
     return Layout(
         name=array.array,
@@ -210,7 +211,7 @@ def _check_array(storage: Storage, array: Released | ArrayFacts, attributes: Jso
     """Check that an array's metadata follow from the card."""
     try:
         same = (
-            _layout_of(array).metadata(attributes)
+            layout_of(array).metadata(attributes)
             == open_group(storage, consolidated=False)[array.array].metadata.to_dict()
         )
     except Exception:
@@ -234,7 +235,7 @@ def _check_noise_std(storage: Storage, card: ReleaseCard, noise: Noise) -> None:
     if level.small:
         same = np.allclose(array[...], level.values(), rtol=1e-9, atol=0)
     else:
-        layout = _layout_of(card.released)
+        layout = layout_of(card.released)
         boxes = (layout.region(index) for index in layout.indices())
         same = all(np.allclose(array[box], level.of(box), rtol=1e-9, atol=0) for box in boxes)
     if not same:

@@ -43,6 +43,7 @@ __all__ = [
     "ReleaseSpec",
     "SourceSection",
     "StackSection",
+    "StepsSection",
     "TlsSection",
     "VariableSection",
     "WindowSection",
@@ -131,11 +132,22 @@ class VariableSection(Section):
     share: Annotated[Number, Field(gt=0, le=1)] | None = None
 
 
+class StepsSection(Section):
+    """``source.steps``: nothing is read; the caller hands over one step after the other.
+
+    Args:
+        shape: The shape of one record, or of one step's result where the query is precomputed.
+    """
+
+    shape: Annotated[list[Positive], Field(min_length=1)]
+
+
 class SourceSection(Section):
     """``source``: the sensitive array, or several of one group; Zarr v2 or v3.
 
     Args:
         url: A path, a file://, s3://, gs:// or memory:// URL, or a zip file.
+        steps: Instead of a URL, what one step is that :func:`dpdask.steps` is given.
         array: The path of the array in it.
         arrays: Several arrays of the group instead, by name, each with what is its own of the
             bound.
@@ -146,7 +158,8 @@ class SourceSection(Section):
         options: Options of the storage.
     """
 
-    url: Annotated[Url, Field(min_length=1)]
+    url: Annotated[Url, Field(min_length=1)] = ""
+    steps: StepsSection | None = None
     array: str = ""
     arrays: Annotated[dict[ArrayName, VariableSection], Field(min_length=1)] | None = None
     window: WindowSection | None = None
@@ -161,6 +174,15 @@ class SourceSection(Section):
         if not isinstance(value, dict):
             return value
         return {name: {} if own is None else own for name, own in value.items()}
+
+    @model_validator(mode="after")
+    def _check_url_or_steps(self) -> SourceSection:
+        if self.steps is None and not self.url:
+            raise ValueError("url is missing; add it")
+        others = self.model_fields_set - {"steps"}
+        if self.steps is not None and others:
+            raise ValueError(f"steps are handed over, and {min(others)} says what to read; drop it")
+        return self
 
 
 class OutputSection(Section):

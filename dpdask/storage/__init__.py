@@ -16,6 +16,7 @@ from dpdask.storage.documents import (
     release_documents,
     with_attributes,
 )
+from dpdask.storage.given import GivenArray
 from dpdask.storage.groups import array_names, open_group, write_example
 from dpdask.storage.labelled import LabelledSource, with_labels
 from dpdask.storage.labels import LabelArray, open_labels
@@ -32,6 +33,7 @@ from dpdask.storage.open import open_storage
 from dpdask.storage.output_lock import OutputLock, read_output_lock, remove_output_lock
 from dpdask.storage.publishers import Publisher
 from dpdask.storage.source import Region, SourceArray, open_source
+from dpdask.storage.stack import STEPS_WRITTEN, one_of_stack, steps_written
 from dpdask.storage.table import open_table
 
 __all__ = [
@@ -39,9 +41,11 @@ __all__ = [
     "MANIFEST_ARRAY",
     "NOT_A_FILE",
     "ROOT",
+    "STEPS_WRITTEN",
     "Coordinate",
     "CoordinateSchema",
     "Decoding",
+    "GivenArray",
     "LabelArray",
     "LabelledSource",
     "Layout",
@@ -63,6 +67,7 @@ __all__ = [
     "has_beside",
     "manifest_documents",
     "merkle_root",
+    "one_of_stack",
     "open_group",
     "open_labels",
     "open_source",
@@ -74,6 +79,7 @@ __all__ = [
     "release_documents",
     "remove_output_lock",
     "root_document_digest",
+    "steps_written",
     "with_attributes",
     "with_labels",
     "write_example",

@@ -181,15 +181,20 @@ class Layout:
             return (
                 stored.size == self.write_chunk_bytes + 4 and kernel.crc32c(stored[:-4]) == trailer
             )
+        try:
+            return self.decode(index, stored).size > 0
+        except Exception:
+            return False
+
+    def decode(self, index: tuple[int, ...], stored: NDArray[np.uint8]) -> Array:
+        """Return the values of a write chunk, of the part of it that lies in the array."""
         from zarr.core.buffer import default_buffer_prototype
 
         array, objects = self._scratch()
         name = self._chunk_key(index)
         objects[name] = default_buffer_prototype().buffer.from_bytes(stored.tobytes())
         try:
-            return np.asarray(array[self.region(index)]).size > 0
-        except Exception:
-            return False
+            return np.asarray(array[self.region(index)])
         finally:
             objects.pop(name, None)
 

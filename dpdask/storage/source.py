@@ -164,8 +164,8 @@ class SourceArray(Unlabelled):
         return record_blocks(self, region, axis)
 
     @property
-    def address_digest(self) -> str:
-        """A digest of where the array is, the same for all windows of it."""
+    def address_digest(self) -> str | None:
+        """A digest of where the array is, the same for all windows; None where it lies nowhere."""
         return address_digest(self.storage, self.path)
 
     def windowed(self, axis: int, start: int, stop: int) -> SourceArray:

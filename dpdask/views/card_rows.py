@@ -113,9 +113,12 @@ def _contributions_text(unit: Unit) -> str:
 
 
 def _composition_rows(composition: Composition) -> list[Row]:
-    """Return the steps of a stack and who was sampled for them."""
-    rows = []
-    if composition.steps > 1:
+    """Return the steps of a stack or a session, and who was sampled for them."""
+    rows, session = [], composition.session
+    if session is not None:
+        taken = f"{session.released} of {composition.steps}"
+        rows.append(Row("steps", f"{taken}, noise added to each before the next was computed"))
+    elif composition.steps > 1:
         rows.append(Row("steps", f"{composition.steps}, declared independent of each other"))
     sampling = composition.sampling
     if sampling is not None:
@@ -123,6 +126,7 @@ def _composition_rows(composition: Composition) -> list[Row]:
             f"{sampling.of} at rate {sampling.rate:g}; a privacy unit takes part with"
             f" probability {sampling.amplified_rate:.6g}"
         )
+        text += "" if session is None else "; drawn by dpdask"
         rows.append(Row("sampled", text))
     return rows
 

@@ -70,6 +70,12 @@ def _of_variables(plan: Json, rows_of: Callable[[Json], list[Row]]) -> list[Row]
 
 
 def _source_rows(variable: Json) -> list[Row]:
+    if "steps" in variable:
+        return [
+            Row("source", f"{variable['steps']['given']}, handed over step by step"),
+            Row("protects", variable["protects"]),
+            *_optional("missing", variable["missing"]),
+        ]
     return [
         Row("source", _array(variable["source"])),
         *_optional("window", variable["window"]),
@@ -85,11 +91,26 @@ def _answer_rows(variable: Json) -> list[Row]:
         *_optional("groups", variable["groups"]),
         *_optional("centre", variable["center"]),
         Row("output", _array(variable["output"])),
+        *_steps_rows(variable.get("steps")),
         Row("sensitivity", _sensitivity(variable)),
         *clamping_rows(variable["bound"]),
         *_choice_rows(variable["mechanism"]),
         *accuracy_rows(variable["expected_error"], variable["bound"]),
     ]
+
+
+def _steps_rows(steps: Json | None) -> list[Row]:
+    """Return how many steps there are, who is sampled, and the noise multiplier of each."""
+    if steps is None:
+        return []
+    text = f"{steps['count']:,}"
+    sampling, multiplier = steps["sampling"], steps["noise_multiplier"]
+    if sampling is not None:
+        text += f", each on a Poisson sample of {sampling['of']} at rate {sampling['rate']:g}"
+    rows = [Row("steps", text)]
+    if multiplier is not None:
+        rows.append(Row("noise multiplier", f"{multiplier:.6g} in every step"))
+    return rows
 
 
 def _sensitivity(variable: Json) -> str:
@@ -99,7 +120,8 @@ def _sensitivity(variable: Json) -> str:
 
 def _work_rows(variable: Json) -> list[Row]:
     tiles, shape = variable["tiles"], shape_text(variable["tile_shape"])
-    return [Row("work", f"{tiles} {'tile' if tiles == 1 else 'tiles'} of {shape}")]
+    each = " for each step" if "steps" in variable else ""
+    return [Row("work", f"{tiles} {'tile' if tiles == 1 else 'tiles'} of {shape}{each}")]
 
 
 def _optional(label: str, value: str | None) -> list[Row]:

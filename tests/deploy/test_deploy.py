@@ -37,6 +37,7 @@ FLOWS = {
     "privatize-batch": "flows/batch.py:privatize_batch",
     "privatize-series": "flows/series.py:privatize_series",
     "privatize-gradients": "flows/gradients.py:privatize_gradients",
+    "privatize-steps": "flows/steps.py:privatize_steps",
 }
 SECRETS = {
     "DPDASK_MASTER_KEY",
