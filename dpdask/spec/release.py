@@ -29,6 +29,7 @@ from dpdask.spec.layers import Layers
 from dpdask.spec.mechanism import AutoSection, Mechanism
 from dpdask.spec.query import Query
 from dpdask.spec.secrets import ClusterOptions, LedgerUrl, StorageOptions, Url
+from dpdask.spec.steps import StepsSection
 
 __all__ = [
     "AUTO",
@@ -43,7 +44,6 @@ __all__ = [
     "ReleaseSpec",
     "SourceSection",
     "StackSection",
-    "StepsSection",
     "TlsSection",
     "VariableSection",
     "WindowSection",
@@ -130,16 +130,6 @@ class VariableSection(Section):
     missing: Literal["center", "count"] | None = None
     expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
     share: Annotated[Number, Field(gt=0, le=1)] | None = None
-
-
-class StepsSection(Section):
-    """``source.steps``: nothing is read; the caller hands over one step after the other.
-
-    Args:
-        shape: The shape of one record, or of one step's result where the query is precomputed.
-    """
-
-    shape: Annotated[list[Positive], Field(min_length=1)]
 
 
 class SourceSection(Section):
