@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpdask.cli.printing import console, print_json
+from dpdask.cli.printing import console, options_option, parsed_options, print_json
 
 if TYPE_CHECKING:  # most commands need no database
     from dpdask.ledger import Ledger, LedgerHead
@@ -238,3 +238,50 @@ def ledger_verify(url: str, as_json: bool) -> None:
         print_json({"entries": rows, "intact": True})
     else:
         click.echo(f"{rows} entries, every chain, charge and sum intact")
+
+
+@ledger.command("reconcile")
+@click.argument("outputs", nargs=-1, metavar="OUTPUT...")
+@click.option("--spec", "spec_path", help="The spec of these releases, or of their series.")
+@click.option("--series", help="The name of the series that they are windows of.")
+@click.option(
+    "--charge-missing",
+    is_flag=True,
+    help="Then charge what is still missing of what was seen here: aborted releases leave it.",
+)
+@options_option
+@_ledger_options
+def ledger_reconcile(
+    outputs: tuple[str, ...],
+    spec_path: str | None,
+    series: str | None,
+    charge_missing: bool,
+    options: tuple[str, ...],
+    url: str,
+    as_json: bool,
+) -> None:
+    """Restore the charges of published OUTPUTs after a backup of the ledger was restored.
+
+    Charges that the ledger has forgotten are recorded again, from the cards of the releases, and
+    releases that are published but open are committed. Idempotent.
+    """
+    from dpdask.ledger import Ledger
+    from dpdask.releases.reconcile import missing_sums, reconcile
+    from dpdask.spec import load_release_spec
+
+    opened = Ledger(url, create=False)
+    spec = None if spec_path is None else load_release_spec(spec_path)
+    parsed = parsed_options(options)
+    reconciled = [reconcile(opened, output, parsed, spec, series) for output in outputs]
+    behind = missing_sums(opened, _datasets(opened), charge=charge_missing)
+    if as_json:
+        print_json({"releases": [one.to_dict() for one in reconciled], "behind": behind})
+    else:
+        for one in reconciled:
+            click.echo(f"{one.url}: release {one.release_id[:12]} {one.standing}")
+        for dataset in behind:
+            click.echo(
+                f"warning: of dataset {dataset!r} less is charged than was seen here; name further"
+                " outputs, or give --charge-missing",
+                err=True,
+            )

@@ -28,6 +28,32 @@ def json_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
+def options_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--option NAME=VALUE`` to a command."""
+    return click.option(
+        "--option",
+        "options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Storage option of an object store; NAME=env:VARIABLE.",
+    )(command)
+
+
+def parsed_options(options: tuple[str, ...]) -> Json:
+    """Return storage options by name; ``env:NAME`` stands for an environment variable."""
+    from dpdask.spec.secrets import EnvironmentValue
+
+    parsed: Json = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator:
+            raise InvalidSpec(
+                f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE"
+            )
+        parsed[name] = EnvironmentValue(env=value[4:]) if value.startswith("env:") else value
+    return parsed
+
+
 def numbers(option: str, text: str) -> list[float]:
     """Return the numbers of an option that are separated by commas."""
     return [_parsed(option, part, float, "a number") for part in text.split(",")]

@@ -6,32 +6,28 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 
 from dpdask.cli.interrupts import interruptible
-from dpdask.cli.printing import console, json_option, numbers, print_json
+from dpdask.cli.printing import (
+    console,
+    json_option,
+    numbers,
+    options_option,
+    parsed_options,
+    print_json,
+)
 from dpdask.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from dpdask.execution import OnProgress, Progress
     from dpdask.releases.closing import Receipt
-    from dpdask.types import Json
 
 __all__ = ["abort", "demo", "flow_module", "registry", "resume", "run", "serve", "show", "verify"]
-
-
-def _options_option(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--option",
-        "options",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="Storage option of an object store; NAME=env:VARIABLE.",
-    )(command)
 
 
 @click.command()
@@ -81,7 +77,7 @@ def resume(spec_path: str, as_json: bool) -> None:
     is_flag=True,
     help="You declare that nobody can see the release, now or later.",
 )
-@_options_option
+@options_option
 def abort(
     spec_path: str | None,
     name: str | None,
@@ -99,7 +95,7 @@ def abort(
         aborted = abort_release(spec_path)
     else:
         aborted = abort_named(
-            str(name), ledger_url, _parsed_options(options), never_published=never_published
+            str(name), ledger_url, parsed_options(options), never_published=never_published
         )
     if aborted is None:
         click.echo(
@@ -121,7 +117,7 @@ def abort(
     metavar="PAGE.html",
     help="Write the numbers and the card as one page for a browser, after verifying the files.",
 )
-@_options_option
+@options_option
 @json_option
 def show(url: str, page_path: str | None, options: tuple[str, ...], as_json: bool) -> None:
     """The release card of a published array."""
@@ -131,9 +127,9 @@ def show(url: str, page_path: str | None, options: tuple[str, ...], as_json: boo
     if page_path is not None:
         from dpdask.cli.page import write_page
 
-        write_page(url, page_path, _parsed_options(options))
+        write_page(url, page_path, parsed_options(options))
         return
-    card = read_card(url, _parsed_options(options))
+    card = read_card(url, parsed_options(options))
     if as_json:
         print_json(card.model_dump(mode="json"))
     else:
@@ -149,7 +145,7 @@ def show(url: str, page_path: str | None, options: tuple[str, ...], as_json: boo
     metavar="CURATOR.pub",
     help="Also check that the owner of this public key signed it.",
 )
-@_options_option
+@options_option
 @json_option
 def verify(
     url: str,
@@ -165,7 +161,7 @@ def verify(
 
     ledger = None if ledger_url is None else Ledger(ledger_url, create=False)
     trust = None if trust_path is None else read_public_key(trust_path)
-    card = verify_release(url, _parsed_options(options), ledger=ledger, trust=trust)
+    card = verify_release(url, parsed_options(options), ledger=ledger, trust=trust)
     objects = 0 if card.manifest is None else card.manifest.objects
     if as_json:
         print_json(
@@ -196,7 +192,7 @@ def verify(
 
 @click.command()
 @click.argument("url")
-@_options_option
+@options_option
 def registry(url: str, options: tuple[str, ...]) -> None:
     """The release as an entry of the OpenDP deployments registry, in YAML."""
     import yaml
@@ -206,7 +202,7 @@ def registry(url: str, options: tuple[str, ...]) -> None:
 
     click.echo(
         yaml.safe_dump(
-            registry_entry(read_card(url, _parsed_options(options))),
+            registry_entry(read_card(url, parsed_options(options))),
             sort_keys=False,
             allow_unicode=True,
         ),
@@ -341,20 +337,6 @@ def _print_receipt(receipt: Receipt, as_json: bool) -> None:
         return
     console().print(card_table(receipt.card))
     click.echo(f"published: {receipt.output} (array {receipt.array})")
-
-
-def _parsed_options(options: tuple[str, ...]) -> Json:
-    from dpdask.spec.secrets import EnvironmentValue
-
-    parsed: Json = {}
-    for option in options:
-        name, separator, value = option.partition("=")
-        if not separator:
-            raise InvalidSpec(
-                f"--option {option!r} has no value; write NAME=VALUE or NAME=env:VARIABLE"
-            )
-        parsed[name] = EnvironmentValue(env=value[4:]) if value.startswith("env:") else value
-    return parsed
 
 
 @contextlib.contextmanager

@@ -60,6 +60,7 @@ class Standing:
         head: its newest entry.
         clock: the latest time of any of its entries.
         policy: how its charges add up.
+        opening: the hash of its first entry.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class Standing:
     head: LedgerHead
     clock: str
     policy: Policy = ADAPTIVE
+    opening: str = ""
 
 
 def check_fingerprint(fingerprint: str) -> None:
@@ -98,7 +100,8 @@ def standing_of(connection: Connection, dataset: str, *, lock: bool) -> Standing
     last = newest[0]
     check_link(last, newest[1] if len(newest) > 1 else None)
     head = LedgerHead(dataset, last.sequence, last.hash)
-    return Standing(dataset, total, spent_after(last), head, last.clock, policy_in(first))
+    policy = policy_in(first)
+    return Standing(dataset, total, spent_after(last), head, last.clock, policy, first.hash)
 
 
 def total_in(first: EntryRow) -> PrivacyBudget:

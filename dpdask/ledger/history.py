@@ -108,7 +108,13 @@ def ledger_entry(connection: Connection, fingerprint: str) -> LedgerEntry | None
         output_address=payload.get("output_address"),
         card=published.get("card"),
         head=LedgerHead(reserved.dataset, reserved.sequence, reserved.hash),
+        restored=_restored_head(payload),
     )
+
+
+def _restored_head(payload: Json) -> LedgerHead | None:
+    recorded = payload.get("restored", {}).get("head")
+    return None if recorded is None else LedgerHead(**recorded)
 
 
 def _opening(connection: Connection, dataset: str) -> EntryRow:

@@ -112,7 +112,8 @@ class Ledger:
         self._engine.dispose()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
+        """Begin a transaction, for modules of the ledger."""
         with plain_errors(), self._engine.begin() as connection:
             yield connection
 
@@ -126,32 +127,32 @@ class Ledger:
             policy: how charges add up: ``adaptive``, or ``pure`` for releases with delta 0.
         """
         chosen = policy_named(policy)
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             steps.open_dataset(connection, name, total, chosen)
 
     @asked_again
     def datasets(self) -> list[str]:
         """Return the names of all datasets."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return list(connection.scalars(select(datasets.c.name).order_by(datasets.c.name)))
 
     @asked_again
     def state(self, dataset: str) -> DatasetState:
         """Return what has been spent of a dataset and on which releases."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return dataset_state(connection, steps.known_dataset(connection, dataset))
 
     @asked_again
     def spent_epsilon(self, dataset: str) -> float:
         """Return what has been spent of a dataset, at its total's delta."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
         return standing.policy.profile(standing.spent).epsilon(standing.total.delta)
 
     @asked_again
     def head(self, dataset: str) -> LedgerHead:
         """Return the newest entry of a dataset; its hash covers everything before it."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.known_dataset(connection, dataset).head
 
     @asked_again
@@ -163,7 +164,7 @@ class Ledger:
         query = select(entries).where(
             entries.c.dataset == dataset, entries.c.sequence == head.sequence
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             row = fetch_entry(connection, query)
             if row is None or head.dataset != dataset:
                 return False
@@ -176,7 +177,7 @@ class Ledger:
 
         The answer never changes, since totals and policies do not.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
         try:
             charge = standing.policy.charge_of(profile, NOTHING, standing.total)
@@ -208,7 +209,7 @@ class Ledger:
     ) -> Forecast:
         """Forecast a dataset's budget after several more releases, charged one after the other."""
         self._keys.check_master_key()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
             admissions = admit(connection, standing, parts)
         return forecast_of(standing, admissions)
@@ -238,7 +239,7 @@ class Ledger:
             allowance: what the dataset may spend within some days, if that is limited, too.
         """
         self._keys.check_master_key()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.reserve(
                 connection, dataset, fingerprint, profile, privacy_unit, payload or {}, allowance
             )
@@ -246,13 +247,13 @@ class Ledger:
     @asked_again
     def entry(self, fingerprint: str) -> LedgerEntry | None:
         """Return a release's history, None if it was never reserved."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return ledger_entry(connection, fingerprint)
 
     @asked_again
     def entry_named(self, release_id: str) -> LedgerEntry | None:
         """Return the history of the release with this public name, None if there is none."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             row = steps.entry_with_id(connection, release_id)
             if row is None or row.fingerprint is None:
                 return None
@@ -267,7 +268,7 @@ class Ledger:
             .where(entries.c.release_id < beginning + _LAST_CHARACTER)
             .order_by(entries.c.release_id)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             fingerprints = connection.scalars(query).all()
             histories = [ledger_entry(connection, fingerprint) for fingerprint in fingerprints]
         return [entry for entry in histories if entry is not None and entry.open]
@@ -275,14 +276,14 @@ class Ledger:
     @asked_again
     def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
         """Return the windows of a series that were charged, oldest first."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             steps.known_dataset(connection, dataset)
             return series_windows(connection, dataset, series)
 
     @asked_again
     def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
         """Return what was charged at or after a moment, together; None if nothing was."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
             recent, _ = recent_charges(connection, standing, since)
         return None if recent == NOTHING else standing.policy.profile(recent)
@@ -306,7 +307,7 @@ class Ledger:
         Raises:
             RateLimited: it would spend more.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             standing = steps.known_dataset(connection, dataset)
             check_allowance(connection, standing, allowance, (profile, privacy_unit))
 
@@ -321,13 +322,13 @@ class Ledger:
             name: what the value is.
             text: the value.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.put_once(connection, fingerprint, name, text)
 
     @asked_again
     def get_once(self, fingerprint: str, name: str) -> str | None:
         """Return the value that :meth:`put_once` recorded, None if there is none."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.read_once(connection, fingerprint, name)
 
     @asked_again
@@ -337,7 +338,7 @@ class Ledger:
         The first call creates it; later ones return the same key until the release is closed.
         """
         self._keys.check_master_key()
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.release_key(connection, fingerprint, self._keys)
 
     @asked_again
@@ -346,13 +347,13 @@ class Ledger:
 
         After it :meth:`burn` refuses; after a burn, this does. Returns the card recorded first.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return steps.note_publication(connection, fingerprint, card)
 
     @asked_again
     def commit(self, fingerprint: str) -> None:
         """Close a published release and destroy its key. Idempotent."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             steps.commit(connection, fingerprint)
         self._forget_deleted_keys()
 
@@ -368,7 +369,7 @@ class Ledger:
             invisible: needed after :meth:`publish`: the caller declares that nothing is left that
                 could still be published.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             steps.burn(connection, fingerprint, reason, invisible=invisible)
         self._forget_deleted_keys()
 
@@ -383,5 +384,5 @@ class Ledger:
         Raises:
             LedgerCorrupt: something is not as it must be; the text names the first such entry.
         """
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             return audit(connection)

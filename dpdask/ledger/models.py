@@ -337,6 +337,8 @@ class LedgerEntry:
         output_address: where its output is.
         card: the JSON text of its card, once it is about to be published.
         head: its reservation in the chain.
+        restored: the head that its card names, if it was recorded from that card after a backup
+            was restored.
     """
 
     dataset: str
@@ -352,6 +354,7 @@ class LedgerEntry:
     output_address: str | None
     card: str | None
     head: LedgerHead
+    restored: LedgerHead | None = None
 
     @property
     def open(self) -> bool:

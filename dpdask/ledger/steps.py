@@ -40,6 +40,7 @@ __all__ = [
     "commit",
     "entry_with_id",
     "known_dataset",
+    "note_arrays",
     "note_publication",
     "open_dataset",
     "put_once",
@@ -133,11 +134,25 @@ def reserve(
     head = append(connection, dataset, standing, "reserve", complete, fingerprint, admission.charge)
     if block is not None:
         write_block(connection, dataset, head.sequence, block)
+    note_arrays(connection, dataset, fingerprint, privacy_unit)
+    return Reservation(dataset, fingerprint, new=True)
+
+
+def note_arrays(
+    connection: Connection, dataset: str, fingerprint: str, privacy_unit: PrivacyUnit
+) -> None:
+    """Note all arrays of a release but the first, which its reservation names.
+
+    Args:
+        connection: the caller's transaction.
+        dataset: the dataset that it is charged to.
+        fingerprint: the release's fingerprint.
+        privacy_unit: whom it protects, with its arrays.
+    """
     for number, (array, record_axis) in enumerate(privacy_unit.further_arrays, start=2):
         standing = known_dataset(connection, dataset, lock=True)
         noted = {"once_name": f"array {number}", "array": array, "record_axis": record_axis}
         append(connection, dataset, standing, "put_once", {**noted, "text": array}, fingerprint)
-    return Reservation(dataset, fingerprint, new=True)
 
 
 def _check_same_reservation(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dpdask.errors import ReleaseError, StoreError, VerificationFailed
 from dpdask.ledger import Ledger, LedgerEntry
+from dpdask.ledger.witness import remember, sight_of
 from dpdask.planning import spec_digest
 from dpdask.releases.card import ReleaseCard, card_from_attributes, card_text
 from dpdask.releases.read import published_card
@@ -73,6 +74,7 @@ def commit(
     """
     _check_card(ledger.entry(fingerprint), card)
     ledger.commit(fingerprint)
+    remember(sight_of(ledger, card.composition.dataset))
     publisher.discard()
     names = ", ".join(own.released.array for own in card.each_variable())
     return Receipt(card.release_id, spec.output.url, names, card)

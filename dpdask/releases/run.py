@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from dpdask import execution
-from dpdask.errors import ClusterUnavailable, ReleaseError, SourceChanged
+from dpdask.errors import ClusterUnavailable, LedgerCorrupt, ReleaseError, SourceChanged
 from dpdask.execution import OnProgress, Progress
 from dpdask.execution.cluster import DaskClient
 from dpdask.keystream import random_bytes
@@ -27,8 +27,10 @@ from dpdask.releases.closing import (
     publish_staged,
 )
 from dpdask.releases.context import Context, adopt_if_published
+from dpdask.releases.read import published_card
 from dpdask.releases.recovery import (
     Action,
+    Charge,
     Command,
     Observation,
     Refusal,
@@ -79,6 +81,7 @@ def plan_or_finish(spec: ReleaseSpec, ledger: Ledger, command: Command) -> Plann
         if receipt is not None:
             return receipt
         outcome = Action.CONTINUE  # what is missing is written again, with the same noise
+    _check_known(spec, ledger, target)
     if outcome is Refusal.LEFT_NOTHING and target.release_id is not None:
         Publisher.of(target.output, target.release_id).discard()
     if isinstance(outcome, Refusal):
@@ -86,6 +89,20 @@ def plan_or_finish(spec: ReleaseSpec, ledger: Ledger, command: Command) -> Plann
     if outcome is Action.CONTINUE and target.release_id is not None:
         return Planned(_plan_again(spec, ledger, target), target.release_id)
     return _plan_new(spec, ledger, observation, command)
+
+
+def _check_known(spec: ReleaseSpec, ledger: Ledger, target: Target) -> None:
+    """Refuse a ledger that does not know, or not as published, what is visible at the output."""
+    card = published_card(target.output)
+    if card is None or card.composition.dataset != spec.budget.dataset:
+        return
+    if charge_of(ledger.entry_named(card.release_id)) in (Charge.NONE, Charge.RESERVED):
+        raise LedgerCorrupt(
+            f"output {spec.output.url!r} holds release {card.release_id[:12]} of this dataset,"
+            " which the ledger does not know as published: it was restored from a backup, or is"
+            " another one; `dpdask ledger reconcile` records the release, or choose another"
+            " output.url"
+        )
 
 
 def _plan_new(

@@ -20,6 +20,7 @@ from dpdask import execution
 from dpdask.errors import LedgerError, ReleaseError, StoreError
 from dpdask.execution import Executor, Intermediates, TileWork
 from dpdask.ledger import LedgerEntry
+from dpdask.ledger.witness import check_not_restored, remember, sight_of
 from dpdask.planning import ReleasePlan, Variable, spec_digest
 from dpdask.planning.attributes import published_attributes
 from dpdask.planning.coordinates import published_coordinates
@@ -160,6 +161,7 @@ def reserve(context: Context, prepared: Prepared) -> Reserved:
     appeared = plan.output.occupied() and context.entry() is None
     if appeared:  # since it was planned
         raise StoreError(f"output {plan.spec.output.url!r} appeared meanwhile; publish elsewhere")
+    check_not_restored(context.ledger, plan.spec.budget.dataset)
     context.ledger.reserve(
         plan.spec.budget.dataset,
         plan.fingerprint,
@@ -168,6 +170,7 @@ def reserve(context: Context, prepared: Prepared) -> Reserved:
         _charge_payload(context),
         context.allowance,
     )
+    remember(sight_of(context.ledger, plan.spec.budget.dataset))
     entry = _check_still_ours(context)
     context.report("reserved")
     context.key()

@@ -264,13 +264,15 @@ def _noise_of(storage: Storage, card: ReleaseCard) -> Noise:
 def _check_ledger(card: ReleaseCard, ledger: Ledger) -> None:
     """Check that a ledger committed this card, and still holds the entry that the card names."""
     dataset = card.composition.dataset
-    if not ledger.contains(dataset, _head_of(card)):
+    record = ledger.entry_named(card.release_id)
+    restored = record is not None and record.restored == _head_of(card)
+    if not restored and not ledger.contains(dataset, _head_of(card)):
         raise VerificationFailed(
             f"the ledger does not hold entry {card.ledger.sequence} of dataset {dataset!r},"
             " which the card names: it was"
-            " restored from an older copy, or it is another ledger"
+            " restored from an older copy, or it is another ledger; its curator may `dpdask ledger"
+            " reconcile`"
         )
-    record = ledger.entry_named(card.release_id)
     if record is None or record.last != "commit":
         raise VerificationFailed(
             "the ledger does not know the release as committed; ask its curator"

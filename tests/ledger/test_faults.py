@@ -132,7 +132,7 @@ def test_row_05_a_held_lock_is_waited_for_and_named(url: str) -> None:
     Ledger(url).open_dataset("people", TOTAL)
     holder = Ledger(url)
     waiting = Ledger(url, time_outs=SHORT)
-    with holder._transaction() as connection:
+    with holder.transaction() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT * FROM dpdask_datasets FOR UPDATE"))
         began = time.monotonic()
@@ -143,7 +143,7 @@ def test_row_05_a_held_lock_is_waited_for_and_named(url: str) -> None:
 
 
 def hit_in_a_transaction(ledger: Ledger, hit: Callable[[int], object]) -> None:
-    with ledger._transaction() as connection:
+    with ledger.transaction() as connection:
         hit(int(connection.scalar(text("SELECT pg_backend_pid()")) or 0))
         connection.execute(text("SELECT 1"))
 
