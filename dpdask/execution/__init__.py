@@ -1,6 +1,6 @@
 """A plan on an executor: the driver's side, and what runs inside a task."""
 
-from dpdask.execution.driver import TileWork, compute_directions, step_digests, verify, write
+from dpdask.execution.driver import TileWork, noisy_moments, step_digests, verify, write
 from dpdask.execution.executors import DaskExecutor, Executor, InlineExecutor, connect
 from dpdask.execution.jobs import StepJob, Written
 from dpdask.execution.passes import Intermediates, check, prepare
@@ -19,9 +19,9 @@ __all__ = [
     "Written",
     "check",
     "check_ids",
-    "compute_directions",
     "connect",
     "no_progress",
+    "noisy_moments",
     "prepare",
     "select_records",
     "step_digests",

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dpdask.execution import jobs, tasks
 from dpdask.execution.executors import Executor, Handle
 from dpdask.execution.passes import Intermediates
@@ -22,8 +20,9 @@ from dpdask.planning import Component, ReleasePlan, Variable, recipe_digest, til
 from dpdask.planning.tiling import Index
 from dpdask.queries import BesideArray
 from dpdask.storage import Layout, ManifestEntry, Publisher
+from dpdask.types import Floats
 
-__all__ = ["TileWork", "compute_directions", "step_digests", "verify", "write"]
+__all__ = ["TileWork", "noisy_moments", "step_digests", "verify", "write"]
 
 _TASKS_PER_THREAD = 4  # at least, so that threads end at about the same time
 
@@ -123,25 +122,22 @@ class TileWork:
         ]
 
 
-def compute_directions(
+def noisy_moments(
     executor: Executor, work: TileWork, key: ReleaseKey, on_progress: OnProgress
-) -> list[list[float]]:
-    """Return the eigenvectors of the DP covariance, one per row, strongest first.
-
-    They are computed from a noisy answer, so they are public from here on.
+) -> Floats:
+    """Return the DP second moment whose principal axes the noise has; public from here on.
 
     Args:
         executor: Where tasks run.
         work: The covariance component of the plan.
         key: The key of the release.
-        on_progress: Called when they are computed.
+        on_progress: Called when it is computed.
     """
     [answer] = work.intermediates.answers.values()
     [noisy] = executor.map_unordered(tasks.noisy_answer, [(work.job(key), answer)])
-    _, vectors = np.linalg.eigh(noisy)
     on_progress(Progress("directions", 1, 1))
-    rows: list[list[float]] = np.ascontiguousarray(vectors[:, ::-1].T).tolist()
-    return rows
+    moments: Floats = noisy
+    return moments
 
 
 def step_digests(executor: Executor, work: TileWork, key: ReleaseKey) -> dict[Index, str]:

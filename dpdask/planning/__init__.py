@@ -15,11 +15,13 @@ from dpdask.planning.partition import (
 from dpdask.planning.placement import placed
 from dpdask.planning.plan import Component, ReleasePlan, Variable
 from dpdask.planning.planner import make_plan
+from dpdask.planning.principal_axes import PrincipalAxes
 from dpdask.planning.sources import output_storage, source_storage
 
 __all__ = [
     "FAN_IN",
     "Component",
+    "PrincipalAxes",
     "ReleasePlan",
     "Variable",
     "answer_regions",

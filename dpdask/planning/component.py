@@ -10,9 +10,8 @@ from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Calibration
 from dpdask.noise import IidNoise, KroneckerNoise, Noise
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
-from dpdask.planning.moment_builders import second_moment
 from dpdask.planning.plan import Component, Part, ReleasePlan
-from dpdask.planning.query_inputs import QueryInputs
+from dpdask.planning.principal_axes import PrincipalAxes, moments_along, with_axes
 from dpdask.planning.sessions import slices_of
 from dpdask.planning.tiling import Tiling
 from dpdask.planning.verified import exceeds_calibration, recorded_answer, verified_step
@@ -20,11 +19,11 @@ from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.discretize import discretize
 from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
-from dpdask.queries import Clip, ExactSum, Layer, Query, SidePart
+from dpdask.queries import ExactSum, Layer, Query, SidePart
 from dpdask.sensitivity import L2Ball
 from dpdask.spec import CompositionSection, MechanismSection
 from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
-from dpdask.spec.release import ReleaseSpec, StackSection
+from dpdask.spec.release import ReleaseSpec
 from dpdask.types import Shape
 
 __all__ = [
@@ -208,26 +207,11 @@ def directions_component(
 
     Args:
         spec: The release.
-        query: The question of the release, which must be the tensor itself.
+        query: The question of the release.
         estimated: Which share of the budget directions may cost.
         budget: The budget of the release.
     """
-    bound = query.bound
-    if query.summed or not isinstance(bound, Clip) or len(query.source_shape) != 2:
-        raise InvalidMechanism(
-            "directions from dp-covariance need query: identity on a matrix of l2-clipped"
-            " records; give public directions"
-        )
-    feature = 1 - bound.record_axis
-    if getattr(spec.mechanism, "axis", 0) % 2 != feature:
-        raise InvalidMechanism(
-            f"directions from dp-covariance lie along the features; set mechanism.axis: {feature}"
-        )
-    privacy_unit = spec.privacy_unit.model_copy(update={"record_dim": bound.record_axis})
-    inputs = QueryInputs(
-        privacy_unit=privacy_unit, shape=query.source_shape, composition=StackSection()
-    )
-    moments = second_moment(inputs, bound)
+    moments = moments_along(query, spec.privacy_unit, getattr(spec.mechanism, "axis", 0))
     return make_component(
         "directions",
         spec.model_copy(update={"noise": type(spec.noise)()}),
@@ -239,14 +223,22 @@ def directions_component(
     )
 
 
-def component_with_directions(plan: ReleasePlan, directions: list[list[float]]) -> Component:
+def component_with_directions(
+    plan: ReleasePlan, directions: list[list[float]], eigenvalues: Sequence[float] = ()
+) -> Component:
     """Return the data component with its noise turned to ``directions``.
+
+    Args:
+        plan: What was planned.
+        directions: Orthonormal rows.
+        eigenvalues: Those of f f' along them, where the spec leaves them to the DP covariance.
 
     Guarantee: the noise grows until rounding makes it no weaker than planned.
     """
     estimated = getattr(plan.spec.mechanism, "directions", None)
     assert isinstance(estimated, EstimatedDirections)
-    section = plan.spec.mechanism.model_copy(update={"directions": directions})
+    axes = PrincipalAxes(directions=directions, eigenvalues=list(eigenvalues))
+    section = with_axes(plan.spec.mechanism, axes)
     query, planned = plan.data.query, known_mu(plan.data.mu)
     calibrated = calibrate_mechanism(
         section,

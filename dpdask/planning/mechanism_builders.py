@@ -252,7 +252,8 @@ def _given(section: MvgSection) -> Allocation:
 def _max_pnr(section: MvgSection) -> Allocation:
     if section.eigenvalues is None:
         raise InvalidMechanism(
-            "allocation max-pnr has no eigenvalues; give those of the query's public covariance"
+            "allocation max-pnr has no eigenvalues; give those of the query's public covariance, or"
+            " in a release directions: {from: dp-covariance}"
         )
     return MaxPnr(
         eigenvalues=section.eigenvalues,

@@ -40,6 +40,7 @@ from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
 from dpdask.planning.naming import axis_of, released_names
 from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
+from dpdask.planning.principal_axes import with_unknown_axes
 from dpdask.planning.sessions import (
     is_session,
     session_layout,
@@ -276,9 +277,8 @@ def _components(
             " keeps some; give public directions"
         )
     directions = directions_component(spec, query, estimated, budget)
-    # The estimated basis is put in at run time; until then the standard basis stands for it.
-    basis = np.eye(directions.query.answer_shape[0]).tolist()
-    section = spec.mechanism.model_copy(update={"directions": basis})
+    # The estimated axes are put in at run time.
+    section = with_unknown_axes(spec.mechanism, directions.query.answer_shape[0])
     remaining = share_of(budget, 1 - estimated.share)
     data = make_component(name, spec, query, section, remaining, spec.composition, write_chunk)
     return directions, data

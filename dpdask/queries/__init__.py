@@ -10,6 +10,7 @@ from dpdask.queries.exact_sum import ExactSum
 from dpdask.queries.histogram import Histogram
 from dpdask.queries.identity import Identity
 from dpdask.queries.layers import Layer, layer_from_dict
+from dpdask.queries.mode_moment import ModeMoment
 from dpdask.queries.people import People
 from dpdask.queries.precomputed import Precomputed
 from dpdask.queries.records import Clip, Ranges
@@ -40,6 +41,7 @@ __all__ = [
     "JointCovariance",
     "Layer",
     "Mean",
+    "ModeMoment",
     "People",
     "Precomputed",
     "Query",

@@ -89,12 +89,6 @@ def _mixes(noise: Noise) -> bool:
     return isinstance(noise, KroneckerNoise) and bool(mixing_axes(noise.factors))
 
 
-def _record_entries(answer: RecordedAnswer) -> int:
-    """Return how many entries one record has; all of them where there is no record axis."""
-    entries = math.prod(answer.shape)
-    return entries if answer.record_axis is None else entries // answer.shape[answer.record_axis]
-
-
 class IdentityRules(QueryRules):
     """An entry is that of one record, bounded on the grid of the noise."""
 
@@ -107,7 +101,7 @@ class IdentityRules(QueryRules):
             norm: float = float(answer.bound["norm"])
             return norm * (1 if answer.private_count else 2) * contributions
         if answer.bound["kind"] == "ranges":
-            return radius_of_ranges(self.least_widths(answer), _record_entries(answer))
+            return radius_of_ranges(self.least_widths(answer), self.values_per_record(answer))
         raise answer.mismatch()
 
     def least_l1(self, answer: RecordedAnswer) -> float:
@@ -115,7 +109,14 @@ class IdentityRules(QueryRules):
         if answer.bound["kind"] != "ranges":
             return super().least_l1(answer)
         records = 1 if answer.record_axis is None else answer.contributions
-        return l1_of_ranges(answer.range_widths(), _record_entries(answer)) * records
+        return l1_of_ranges(answer.range_widths(), self.values_per_record(answer)) * records
+
+    def values_per_record(self, answer: RecordedAnswer) -> int:
+        """All entries at one index of the record axis; all of them where there is no such axis."""
+        entries = math.prod(answer.shape)
+        if answer.record_axis is None:
+            return entries
+        return entries // answer.shape[answer.record_axis]
 
     def least_widths(self, answer: RecordedAnswer) -> list[float]:
         """sqrt(k) times the widths of the ranges."""

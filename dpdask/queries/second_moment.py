@@ -145,6 +145,10 @@ class SecondMoment(RecordSumQuery):
         copies = (self.record_axis != 0) + (not self.sum_bounds().center.zero)
         return super().summing_bytes(records) * (1 + copies)
 
+    def region_of(self, features: slice, records: slice) -> Region:
+        """Return the region of the source that holds some features of some records."""
+        return (records, features) if self.record_axis == 0 else (features, records)
+
     def _integers(
         self,
         source: Reader,
@@ -168,7 +172,7 @@ class SecondMoment(RecordSumQuery):
             whole: Whether all records are read at once, so that what is read of other features
                 does not take their place.
         """
-        box = (records, features) if self.record_axis == 0 else (features, records)
+        box = self.region_of(features, records)
         spread = SpreadRule(rule, box)
         blocks = [(records, source.read(box))] if whole else source.blocks(box, self.record_axis)
         for part, block in blocks:
@@ -213,6 +217,10 @@ class SecondMomentRules(QueryRules):
         if answer.bound["kind"] != "ranges":
             raise answer.mismatch()
         return tuple((float(low), float(high)) for low, high in answer.bound["ranges"])
+
+    def values_per_record(self, answer: RecordedAnswer) -> int:
+        """A record is a row of features."""
+        return answer.shape[0]
 
     def least_radius(self, answer: RecordedAnswer) -> float:
         """k records change their products."""

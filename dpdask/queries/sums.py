@@ -174,6 +174,10 @@ class SumRules(QueryRules):
             return l1_of_ranges(self.least_widths(answer), math.prod(answer.shape))
         return super().least_l1(answer)
 
+    def values_per_record(self, answer: RecordedAnswer) -> int:
+        """The sum has the shape of a record."""
+        return math.prod(answer.shape)
+
     def least_widths(self, answer: RecordedAnswer) -> list[float]:
         """k times the widths of the ranges."""
         return [width * answer.contributions for width in answer.range_widths()]

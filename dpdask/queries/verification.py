@@ -169,6 +169,10 @@ class QueryRules(abc.ABC):
     def rounding_l2(self, answer: RecordedAnswer) -> float:
         """Return by how much rounding to the grid of i.i.d. noise increases the l2 distance."""
 
+    def values_per_record(self, answer: RecordedAnswer) -> int:
+        """Return how many values one record has, where the answer tells."""
+        raise answer.mismatch()
+
     def part_rounding(self, answer: RecordedAnswer, name: str) -> float:
         """Return by how much rounding a further part increases its l2 distance."""
         raise answer.mismatch()

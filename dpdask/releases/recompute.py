@@ -23,6 +23,7 @@ from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_ru
 from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_sections import Composition, Session, Unit
+from dpdask.releases.check_directions import check_moments
 from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
 from dpdask.types import Json
 
@@ -52,6 +53,8 @@ def check_guarantee(card: ReleaseCard, *noises: Noise) -> None:
             _check_unit(own)
         for answer in (*answers, *directions):
             _check_sensitivity(answer, card)
+        for moments in directions:
+            check_moments(card, answers[0], moments)
         for (own, noise), answer in zip(variables, answers, strict=True):
             _check_noise(own, noise, answer)
         _check_enough(card, answers, directions, profile)

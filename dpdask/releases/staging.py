@@ -8,18 +8,20 @@ run published the same release returns the receipt of that.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
-
-import numpy as np
 
 from dpdask import execution
 from dpdask.errors import LedgerError, ReleaseError, StoreError, VerificationFailed
 from dpdask.execution import Intermediates, TileWork
 from dpdask.keystream import ReleaseKey
-from dpdask.planning import Component, component_with_directions, recipe_digest
+from dpdask.planning import (
+    Component,
+    PrincipalAxes,
+    component_with_directions,
+    recipe_digest,
+)
 from dpdask.releases.closing import Receipt
 from dpdask.releases.context import Context, adopt_if_published, check_open, check_unchanged
 from dpdask.releases.steps import Prepared, Reserved, Staged
@@ -50,10 +52,10 @@ def _write(context: Context, reserved: Reserved) -> Staged:
     prepared = reserved.prepared
     variables, assembly = context.plan.variables, prepared.assembly
     if prepared.directions is not None:
-        directions = _noise_directions(context, prepared.directions, key)
-        component = component_with_directions(context.plan, directions)
+        axes = _noise_axes(context, prepared.directions, key)
+        component = component_with_directions(context.plan, axes.directions, axes.eigenvalues)
         _check_recipe(context, component)
-        arrays = {_DIRECTIONS: np.asarray(directions, dtype=np.float64)}
+        arrays = axes.arrays()
         variables = (context.plan.only.answering(component),)
         assembly = dataclasses.replace(assembly, variables=variables, arrays=arrays)
     works = tuple(
@@ -90,10 +92,8 @@ def _data(context: Context, prepared: Prepared, key: ReleaseKey) -> tuple[Interm
     return data
 
 
-def _noise_directions(
-    context: Context, intermediates: Intermediates, key: ReleaseKey
-) -> list[list[float]]:
-    """Return the DP directions of the noise, noted once in the ledger: a retry uses the same ones.
+def _noise_axes(context: Context, intermediates: Intermediates, key: ReleaseKey) -> PrincipalAxes:
+    """Return the DP axes of the noise, noted once in the ledger: a retry uses the same ones.
 
     Another run's may differ in the last bits.
     """
@@ -102,10 +102,11 @@ def _noise_directions(
         assert context.plan.directions is not None
         covariance = context.plan.only.answering(context.plan.directions)
         work = TileWork(context.plan, covariance, intermediates, context.publisher)
-        computed = execution.compute_directions(context.executor, work, key, context.on_progress)
-        noted = context.ledger.put_once(context.fingerprint, _DIRECTIONS, json.dumps(computed))
-    directions: list[list[float]] = json.loads(noted)
-    return directions
+        noisy = execution.noisy_moments(context.executor, work, key, context.on_progress)
+        axes = PrincipalAxes.of(noisy, context.plan.directions, context.plan.data.query)
+        text = axes.to_json(context.plan.spec.mechanism)
+        noted = context.ledger.put_once(context.fingerprint, _DIRECTIONS, text)
+    return PrincipalAxes.from_json(noted)
 
 
 def _check_recipe(context: Context, component: Component) -> None:

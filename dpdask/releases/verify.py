@@ -18,9 +18,10 @@ from dpdask.releases.card import (
     card_text,
     group_attributes,
 )
-from dpdask.releases.card_arrays import with_arrays
+from dpdask.releases.card_arrays import CardArrays, with_arrays
 from dpdask.releases.card_sections import ArrayFacts, Released
 from dpdask.releases.check_beside import check_beside, noise_level_of
+from dpdask.releases.check_directions import check_axes
 from dpdask.releases.recompute import check_guarantee
 from dpdask.signing import (
     PublicKey,
@@ -85,8 +86,10 @@ def verify_release(
     check_objects(storage, card, root)
     _check_documents(storage, card, root)
     variables = card.each_variable()
-    noises = [_noise_of(storage, own) for own in variables]
+    arrays = _card_arrays(storage)
+    noises = [_noise_of(arrays, own) for own in variables]
     check_guarantee(card, *noises)
+    check_axes(card, noises[0], arrays)
     for own, noise in zip(variables, noises, strict=True):
         check_beside(own, noise)
         _check_noise_std(storage, own, noise)
@@ -242,11 +245,20 @@ def _check_noise_std(storage: Storage, card: ReleaseCard, noise: Noise) -> None:
         raise VerificationFailed(f"{name!r} is not the standard deviation of the card's noise")
 
 
-def _noise_of(storage: Storage, card: ReleaseCard) -> Noise:
-    """Return the noise that the card describes, with the arrays that it refers to."""
+def _card_arrays(storage: Storage) -> CardArrays:
+    """Return the arrays that the card refers to."""
     try:
         group = open_group(storage, consolidated=False)[CARD_ARRAYS]
-        arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+        return {name: np.asarray(array[...]) for name, array in group.arrays()}
+    except Exception:
+        raise VerificationFailed(
+            f"the arrays of {CARD_ARRAYS!r} cannot be read; restore them from a copy"
+        ) from None
+
+
+def _noise_of(arrays: CardArrays, card: ReleaseCard) -> Noise:
+    """Return the noise that the card describes, with the arrays that it refers to."""
+    try:
         return noise_from_dict(with_arrays(card.noise, arrays))
     except (
         DpdaskError,
