@@ -70,8 +70,7 @@ def check_labels(source: SourceArray, records: slice) -> None:
 @redacted
 def check_source(source: SourceArray, box: Region) -> None:
     """Decode a region, so that a damaged source is refused before anything is charged."""
-    for piece in source.pieces(box):
-        source.read(piece)
+    source.check(box)
 
 
 @redacted

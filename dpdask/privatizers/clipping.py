@@ -30,6 +30,7 @@ __all__ = [
     "no_norms",
     "norm_squares",
     "on_grid",
+    "record_factors",
     "record_norms",
     "rows_of",
 ]
@@ -64,14 +65,18 @@ def record_norms(block: Array, *, record_axis: int, step: float) -> RecordNorms:
         OutOfReach: More than 2^31 entries of a record lie in the block.
     """
     outer, records, inner = rows_of(block.shape, record_axis)
-    if outer * inner > 2**31:
-        raise OutOfReach(
-            f"{outer * inner} entries of a record in one block are more than 2^31; use smaller"
-            " blocks"
-        )
+    _check_reach(outer * inner)
     sums = no_norms(records)
     squares.add_squares(np.ascontiguousarray(block).reshape(outer, records, inner), 1 / step, sums)
     return _carried(sums)
+
+
+def _check_reach(entries: int) -> None:
+    """Check that the squares of so many entries add up in words of 64 bits."""
+    if entries > 2**31:
+        raise OutOfReach(
+            f"{entries} entries of a record in one block are more than 2^31; use smaller blocks"
+        )
 
 
 def no_norms(records: int) -> RecordNorms:
@@ -98,16 +103,24 @@ def clip_factors(norms: RecordNorms, *, grid: Grid) -> Floats:
     |trunc(fl(q f))| <= |q| f (1 + 2^-53), and the squares sum to at most norm^2 f^2 (1 + 2^-53)^2
     <= bound^2.
     """
-    bound = grid.high
-    words = _carried(norms)
-    rest, carry, square = words[:, 0], words[:, 1], bound * bound
-    over = (carry > np.uint64(square >> 32)) | (
-        (carry == np.uint64(square >> 32)) & (rest > np.uint64(square & 0xFFFFFFFF))
-    )
-    over |= (words[:, 2] | words[:, 3]) > 0
-    with np.errstate(divide="ignore"):
-        shrink = bound / np.sqrt(norm_squares(words)) * (1 - 2.0**-48)
-    return np.where(over, shrink, 1.0)
+    factors = np.empty(len(norms))
+    squares.factors_of(norms.copy(), grid.high, factors)
+    return factors
+
+
+def record_factors(block: Array, *, record_axis: int, grid: Grid) -> Floats:
+    """Return the clip factors of the whole records of a block (:func:`clip_factors`).
+
+    Args:
+        block: All entries of some records.
+        record_axis: The axis along which records lie.
+        grid: The grid on which records are clipped.
+    """
+    outer, records, inner = rows_of(block.shape, record_axis)
+    _check_reach(outer * inner)
+    rows = np.ascontiguousarray(block).reshape(outer, records, inner)
+    factors: Floats = squares.clip_factors(rows, 1 / grid.step, grid.high)
+    return factors
 
 
 def norm_squares(norms: RecordNorms) -> Floats:

@@ -1,16 +1,18 @@
-"""Compiled squares of records: exact squared norms, in words of 32 bits."""
+"""Compiled squares of records: exact squared norms in words of 32 bits, and clip factors."""
 
 # Compiled code is typed by its arguments at run time: these functions carry no annotations.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpdask.machine.compiling import compiled
 from dpdask.privatizers.grid import ENTRY_LIMIT
 
-__all__ = ["add_squares"]
+__all__ = ["add_squares", "clip_factors", "factors_of"]
 
 _EXACT_RUN = 1024  # entries whose squares are added in floating point, as long as that is exact
 _EXACT_SUM = 2.0**52
@@ -61,3 +63,34 @@ def add_squares(x, inverse_step, sums):
                     words[1] += (top & np.uint64(2**14 - 1)) << np.uint64(18)
                     words[2] += (cross >> np.uint64(38)) + ((top >> np.uint64(14)) & mask)
                     words[3] += top >> np.uint64(46)
+
+
+@compiled()
+def factors_of(norms, bound, factors):
+    """Write the clip factor of every row of squared norms, which become words below 2^32."""
+    mask = np.uint64(0xFFFFFFFF)
+    square = np.uint64(bound) * np.uint64(bound)
+    for r in range(norms.shape[0]):
+        words = norms[r]
+        for k in range(3):
+            words[k + 1] += words[k] >> np.uint64(32)
+            words[k] &= mask
+        high, low = square >> np.uint64(32), square & mask
+        over = (words[1] > high) | ((words[1] == high) & (words[0] > low))
+        over |= (words[2] | words[3]) > 0
+        factors[r] = 1.0
+        if over:
+            total = np.float64(words[0]) + np.float64(words[1]) * 2.0**32
+            total += np.float64(words[2]) * 2.0**64
+            total += np.float64(words[3]) * 2.0**96
+            factors[r] = bound / math.sqrt(total) * (1 - 2.0**-48)
+
+
+@compiled()
+def clip_factors(x, inverse_step, bound):
+    """Return the clip factors of whole records along the middle axis."""
+    norms = np.zeros((x.shape[1], 4), np.uint64)
+    add_squares(x, inverse_step, norms)
+    factors = np.empty(x.shape[1])
+    factors_of(norms, bound, factors)
+    return factors

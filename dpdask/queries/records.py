@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from dpdask.loading import when_used
-from dpdask.privatizers.clipping import clip_factors, record_norms, rows_of
+from dpdask.privatizers.clipping import record_factors, rows_of
 from dpdask.privatizers.grid import Grid
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.types import Array, Floats, Integers, Region, Shape
@@ -175,8 +175,7 @@ class SpreadRule:
         """Return what whole records of a block are multiplied by to obey their clip norm."""
         rule = self.rule
         shifted = rule.center.shifted(block, self._region)
-        norms = record_norms(shifted, record_axis=rule.record_axis, step=rule.grid.step)
-        return clip_factors(norms, grid=rule.grid)
+        return record_factors(shifted, record_axis=rule.record_axis, grid=rule.grid)
 
     def integers(
         self, block: Array, factors: Floats | None, many: int

@@ -1,4 +1,4 @@
-"""Compressed chunks, decoded to memory that is there: where a chunk is nothing but its values."""
+"""Chunks that are nothing but their values, compressed or not, decoded to memory that is there."""
 
 from __future__ import annotations
 
@@ -53,6 +53,16 @@ class Compression(NamedTuple):
         out[...] = whole[tuple(slice(0, size) for size in out.shape)]
 
 
+def _copied(stored: bytes, out: Array | None = None) -> bytes:
+    """Return bytes as they are, copied to memory that is given."""
+    if out is not None:
+        out[...] = np.frombuffer(stored, np.uint8)
+    return stored
+
+
+_AS_IT_IS = Compression(_copied, len)
+
+
 def compression_of(array: ZarrArray) -> Compression | None:
     """Return how chunks become values in C order, None if that takes more than one codec."""
     if array.order != "C" or array.shards is not None:
@@ -61,12 +71,16 @@ def compression_of(array: ZarrArray) -> Compression | None:
     if metadata.zarr_format == 2:
         compressor = getattr(metadata, "compressor", None)
         filters = getattr(metadata, "filters", None)
-        return None if filters else _by_name(getattr(compressor, "codec_id", None))
+        if filters:
+            return None
+        return _AS_IT_IS if compressor is None else _by_name(getattr(compressor, "codec_id", None))
     codecs: Sequence[object] = getattr(metadata, "codecs", ())
-    if len(codecs) != 2 or type(codecs[0]).__name__ != "BytesCodec":
+    if not codecs or type(codecs[0]).__name__ != "BytesCodec":
         return None
     endian = getattr(getattr(codecs[0], "endian", None), "value", "little")
-    return _by_name(type(codecs[1]).__name__) if endian == "little" else None
+    if endian != "little" or len(codecs) > 2:
+        return None
+    return _AS_IT_IS if len(codecs) == 1 else _by_name(type(codecs[1]).__name__)
 
 
 def _by_name(name: str | None) -> Compression | None:

@@ -7,6 +7,7 @@ integers as the nearest doubles.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -74,13 +75,18 @@ def codec_names(array: ZarrArray) -> list[str]:
 
 
 def read_chunk_file(
-    file: str, shape: Shape, dtype: np.dtype[np.generic], scratch: Scratch | None
+    file: str,
+    shape: Shape,
+    rows: slice,
+    dtype: np.dtype[np.generic],
+    scratch: Scratch | None,
 ) -> Array | None:
-    """Read one whole uncompressed chunk straight from its file.
+    """Read rows of an uncompressed chunk straight from its file.
 
     Args:
         file: the chunk's file.
         shape: the shape of the chunk.
+        rows: which indices of its first axis.
         dtype: the type of its stored values.
         scratch: returns memory to read into; None for new memory.
 
@@ -90,13 +96,18 @@ def read_chunk_file(
     Raises:
         ValueError: the file does not have the size of a chunk.
     """
-    block = np.empty(shape, dtype) if scratch is None else scratch(shape, dtype)
+    extent = (rows.stop - rows.start, *shape[1:])
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    block = np.empty(extent, dtype) if scratch is None else scratch(extent, dtype)
     try:
         with open(file, "rb", buffering=0) as opened:
+            if os.fstat(opened.fileno()).st_size != shape[0] * row_bytes:
+                raise ValueError
+            opened.seek(rows.start * row_bytes)
             view = memoryview(block.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
             while view and (count := opened.readinto(view)):
                 view = view[count:]
-            if view or opened.read(1):
+            if view:
                 raise ValueError
     except FileNotFoundError:
         return None

@@ -32,7 +32,7 @@ from dpdask.storage.opened import (
     window_objects,
 )
 from dpdask.storage.opening import check_there, open_or_explain
-from dpdask.storage.record_blocks import record_blocks
+from dpdask.storage.record_blocks import record_blocks, thread_memory
 from dpdask.storage.regions import chunks_within, regions_of, shifted
 from dpdask.storage.stored import read_or_explain, read_stored
 from dpdask.storage.unlabelled import Unlabelled
@@ -162,6 +162,15 @@ class SourceArray(Unlabelled):
             StoreError: the region cannot be read or decoded.
         """
         return record_blocks(self, region, axis)
+
+    def check(self, region: Region) -> None:
+        """Decode a region, to memory that is used again, and forget it.
+
+        Raises:
+            StoreError: the region cannot be read or decoded.
+        """
+        for piece in self.pieces(region):
+            self.read(piece, thread_memory)
 
     @property
     def address_digest(self) -> str | None:

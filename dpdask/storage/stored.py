@@ -43,26 +43,30 @@ def read_stored(
     Raises:
         Exception: a chunk cannot be read or decoded.
     """
-    if plain:
-        block = _read_plain(storage, path, array, region, scratch)
-    else:
-        block = _read_compressed(storage, path, array, region, scratch)
+    block = _read_plain(storage, path, array, region, scratch) if plain else None
+    if block is None:
+        block = _read_chunks(storage, path, array, region, scratch)
     return _read_by_zarr(array, region, scratch) if block is None else block
 
 
 def _read_plain(
     storage: Storage, path: str, array: ZarrArray, region: Region, scratch: Scratch | None
 ) -> Array | None:
-    """Read one whole uncompressed chunk from its file; None if the region is not one."""
-    index = []
-    for part, size, length in zip(region, array.chunks, array.shape, strict=True):
-        if part.start % size or part.stop - part.start != size or part.stop > length:
+    """Read consecutive rows of one uncompressed chunk from its file; None for any other region."""
+    chunk = region[0].start // array.chunks[0]
+    index = [chunk]
+    if not region[0].start < region[0].stop <= min((chunk + 1) * array.chunks[0], array.shape[0]):
+        return None
+    for part, size in zip(region[1:], array.chunks[1:], strict=True):
+        if part.start % size or part.stop - part.start != size:
             return None
         index.append(part.start // size)
     file = storage.file_path(f"{path}/{array.metadata.encode_chunk_key(tuple(index))}")
     if file is None:
         return None
-    return read_chunk_file(file, tuple(array.chunks), np.dtype(array.dtype), scratch)
+    above = chunk * array.chunks[0]
+    rows = slice(region[0].start - above, region[0].stop - above)
+    return read_chunk_file(file, tuple(array.chunks), rows, np.dtype(array.dtype), scratch)
 
 
 def _read_by_zarr(array: ZarrArray, region: Region, scratch: Scratch | None) -> Array:
@@ -92,10 +96,10 @@ def read_or_explain(read: Callable[[], Array], region: Region) -> Array:
     )
 
 
-def _read_compressed(
+def _read_chunks(
     storage: Storage, path: str, array: ZarrArray, region: Region, scratch: Scratch | None
 ) -> Array | None:
-    """Read a region of whole compressed chunks from their files.
+    """Read a region of whole chunks from their files.
 
     None where the region cuts chunks, where one was never written, and where the array is stored
     in another way.

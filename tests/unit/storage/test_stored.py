@@ -33,6 +33,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "big-endian": {
         "compressors": ZstdCodec(), "serializer": BytesCodec(endian="big"), "chunks": (5, 6, 10),
     },
+    "v2 none": {"version": 2, "compressors": None, "chunks": (7, 6, 10)},
     "v2 zstd": {"version": 2, "compressors": numcodecs.Zstd(), "chunks": (5, 6, 4)},
     "v2 blosc": {"version": 2, "compressors": numcodecs.Blosc(), "chunks": (7, 6, 10)},
     "v2 zlib": {"version": 2, "compressors": numcodecs.Zlib(), "chunks": (7, 6, 10)},
@@ -83,6 +84,7 @@ def test_every_layout_is_read_as_zarr_reads_it(
     np.testing.assert_array_equal(read(source), wanted)
     for decoded_bytes in (1, 2000, 2**20):
         monkeypatch.setattr(record_blocks, "_DECODED_BYTES", decoded_bytes)
+        monkeypatch.setattr(record_blocks, "_ROWS_BYTES", decoded_bytes)
         for read_bytes in (1, 2000):
             monkeypatch.setattr(record_blocks, "_READ_BYTES", read_bytes)
             for axis in range(3):
@@ -104,8 +106,44 @@ def test_blocks_of_a_window_begin_within_it(tmp_path: Path, layout: str) -> None
     assert list(source.blocks((slice(3, 3), slice(0, 6), slice(0, 10)), 0)) == []
 
 
-DIRECT = ["zstd", "zstd with cut chunks", "blosc", "gzip", "one record a chunk", "v2 zstd",
-          "v2 blosc", "v2 zlib", "v2 lz4"]  # fmt: skip
+@pytest.mark.parametrize("dtype", ["<f8", "<i2", ">f4"])
+def test_rows_of_plain_chunks_are_read_alone(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of chunks come from their files, never more of them than is asked for."""
+    layout = {"compressors": None, "chunks": (9, 6, 10), "version": 2}
+    folder = write_codes(tmp_path / "s.zarr", codes(dtype), {}, **layout)
+    monkeypatch.setattr(record_blocks, "_ROWS_BYTES", 300 * np.dtype(dtype).itemsize)
+    source, by_zarr = opened(folder), []
+    general = stored._read_by_zarr
+    monkeypatch.setattr(
+        stored, "_read_by_zarr", lambda *args: by_zarr.append(args) or general(*args)
+    )
+    box = (slice(2, 18), slice(0, 6), slice(0, 10))
+    sizes = [block.shape[0] for _, block in source.blocks(box, 0)]
+    assert sizes == [5, 2, 5, 4]  # five rows at once, within chunks of nine
+    assert not by_zarr
+    np.testing.assert_array_equal(joined(source, box, 0), codes(dtype)[2:18])
+
+
+@pytest.mark.parametrize("damage", [b"", b"x"])
+def test_a_plain_chunk_of_the_wrong_size_is_refused_row_by_row(
+    tmp_path: Path, damage: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_codes(tmp_path / "s.zarr", codes(), {}, **LAYOUTS["v2 none"])
+    monkeypatch.setattr(record_blocks, "_ROWS_BYTES", 100)
+    array = zarr.open_array(folder / "x", mode="r")
+    file = folder / "x" / array.metadata.encode_chunk_key((1, 0, 0))
+    content = file.read_bytes()
+    file.write_bytes(content + damage if damage else content[:-1])
+    source = opened(folder)
+    assert joined(source, (slice(0, 7), slice(0, 6), slice(0, 10)), 0).shape[0] == 7
+    with pytest.raises(StoreError, match="cannot be read or decoded near index"):
+        joined(source, (slice(7, 8), slice(0, 6), slice(0, 10)), 0)
+
+
+DIRECT = ["zstd", "zstd with cut chunks", "blosc", "gzip", "one record a chunk", "none", "v2 zstd",
+          "v2 blosc", "v2 zlib", "v2 lz4", "v2 none"]  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -136,7 +174,18 @@ def test_a_chunk_that_was_never_written_is_the_fill_value(tmp_path: Path, layout
     np.testing.assert_array_equal(read(opened(folder)), wanted)
 
 
+class AsItIs:
+    """What encodes nothing."""
+
+    def encode(self, values: Any) -> bytes:
+        return bytes(values.tobytes())
+
+    def decode(self, stored: bytes) -> bytes:
+        return stored
+
+
 CODECS = {
+    "none": AsItIs(), "v2 none": AsItIs(),
     "blosc": numcodecs.Blosc(), "gzip": numcodecs.GZip(), "v2 blosc": numcodecs.Blosc(),
     "v2 zlib": numcodecs.Zlib(), "v2 lz4": numcodecs.LZ4(),
 }  # fmt: skip
