@@ -18,6 +18,8 @@ _MODULES = {
     "mvg-covariance": "mvg_covariance",
     "mgm-errors": "mgm_errors",
     "mgm-time": "mgm_time",
+    "mgm-gradients": "mgm_gradients",
+    "mgm-features": "mgm_features",
     "imgm": "imgm",
 }
 NAMES = tuple(_MODULES)
