@@ -66,7 +66,7 @@ def _release_seconds(bench: Workbench, source: str, build: Callable[[], Json]) -
 
 
 def _run(quick: bool, data: Path | None) -> Outcome:
-    repeats = 3 if quick else 15
+    repeats = 2 if quick else 15
     values = np.random.default_rng(0).uniform(-_BOUND, _BOUND, (_ROWS, _COLUMNS))
     seconds: dict[str, dict[str, float]] = {"calibration": {}, "release": {}}
     with workbench() as bench:

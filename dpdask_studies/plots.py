@@ -100,6 +100,8 @@ def _draw_maps(figure: Figure | SubFigure, maps: Maps) -> None:
 
 
 def _draw_curves(axes: Axes, chart: Chart) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for index, series in enumerate(chart.series):
         colour = _COLOURS[index % len(_COLOURS)]
         marker = _MARKERS[index % len(_MARKERS)]
@@ -111,10 +113,12 @@ def _draw_curves(axes: Axes, chart: Chart) -> None:
             band = np.nan_to_num(np.asarray(series.band, float))
             below = np.minimum(band, 0.9 * np.abs(y)) if chart.log_y else band
             axes.errorbar(x, y, [below, band], color=colour, linestyle="none", capsize=2)
-    if chart.log_x:
-        axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
+    if chart.log_x:
+        axes.set_xscale("log")
+    elif all(float(x).is_integer() for series in chart.series for x in series.x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if chart.x_names is not None:
         axes.set_xticks(range(len(chart.x_names)), chart.x_names, rotation=30, ha="right")
     axes.set_xlabel(chart.x_label)

@@ -21,6 +21,7 @@ _MODULES = {
     "mgm-gradients": "mgm_gradients",
     "mgm-features": "mgm_features",
     "imgm": "imgm",
+    "best": "best",
 }
 NAMES = tuple(_MODULES)
 

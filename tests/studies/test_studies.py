@@ -108,6 +108,34 @@ def check_imgm(lines: Lines) -> None:
         assert line["measured"] == pytest.approx(line["formula"], rel=0.1)
 
 
+def check_gradients(lines: Lines) -> None:
+    ours = lines["ours: mean of clipped gradients"]["measured"]
+    assert ours > 0.35
+    for label in ("analytic Gaussian", "IDN", "UDN", "MVG"):
+        assert lines[label]["measured"] < 0.35  # as good as guessing one of ten digits
+        assert lines[label]["verdict"] == Verdict.CERTIFIED
+
+
+def check_features(lines: Lines) -> None:
+    assert lines["accuracy, non-private"]["measured"] > 0.7
+    for label in ("analytic Gaussian", "IDN", "UDN", "MVG"):
+        line = lines[f"accuracy, {label}, epsilon 10"]
+        assert line["measured"] == pytest.approx(0.5, abs=0.1)  # odd or even: a coin
+
+
+def check_best(lines: Lines) -> None:
+    for label, line in lines.items():
+        if "R1SMG" in label:
+            assert line["paper"] < line["formula"] / 1000  # small because it is not private
+            continue
+        assert line["measured"] == pytest.approx(line["formula"], rel=0.15)
+        assert line["verdict"] == Verdict.CERTIFIED
+    for task, ours in (("counts", "auto (Laplace)"), ("liver", "directional"), ("digits", "auto")):
+        best = lines[f"{task}: ours: {ours}"]["formula"]
+        others = [line["formula"] for label, line in lines.items() if label.startswith(task)]
+        assert best <= min(others) * (1 + 1e-9)
+
+
 CHECKS: dict[str, Callable[[Lines], None]] = {
     "r1-counts": check_counts,
     "r1-pca": check_pca,
@@ -117,7 +145,10 @@ CHECKS: dict[str, Callable[[Lines], None]] = {
     "mvg-covariance": check_covariance,
     "mgm-errors": check_errors,
     "mgm-time": check_time,
+    "mgm-gradients": check_gradients,
+    "mgm-features": check_features,
     "imgm": check_imgm,
+    "best": check_best,
 }
 
 
