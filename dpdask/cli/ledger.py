@@ -194,8 +194,8 @@ def _signed(head: LedgerHead) -> Json:
 )
 @_ledger_options
 def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
-    """Upgrade a ledger of dpdask 0.1.0 in one transaction; every entry is kept."""
-    from dpdask.ledger import upgrade_ledger
+    """Upgrade a ledger of an earlier dpdask in one transaction; every entry is kept."""
+    from dpdask.ledger import Ledger, upgrade_ledger
 
     upgraded = upgrade_ledger(url, bare_keys=bare_keys)
     if as_json:
@@ -213,7 +213,7 @@ def ledger_upgrade(bare_keys: bool, url: str, as_json: bool) -> None:
                 " further release",
                 err=True,
             )
-    click.echo(f"release keys: {_key_storage(bare_keys)}")
+    click.echo(f"release keys: {_key_storage(Ledger(url, create=False).bare_keys)}")
 
 
 def _key_storage(bare: bool) -> str:

@@ -22,7 +22,15 @@ from dpdask.ledger.faults import plain_errors
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["NO_LEDGER", "TimeOuts", "connect", "database_file", "forget_deleted", "parse_url"]
+__all__ = [
+    "NO_LEDGER",
+    "TimeOuts",
+    "connect",
+    "database_file",
+    "forget_deleted",
+    "parse_url",
+    "reading",
+]
 
 T = TypeVar("T")
 
@@ -30,6 +38,7 @@ NO_LEDGER = (
     "the database holds no ledger; check its address, or `dpdask ledger init DATASET --epsilon E"
     " --delta D` creates one"
 )
+_READING = "dpdask_reading"
 PsycopgWait: TypeAlias = Generator[Any, Any, T]
 """What psycopg drives: it yields what it waits for, and gets what is ready; nothing every 0.1 s."""
 
@@ -135,7 +144,8 @@ def _sqlite(parsed: URL, path: Path, time_outs: TimeOuts) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        kind = "DEFERRED" if connection.get_execution_options().get(_READING) else "IMMEDIATE"
+        connection.exec_driver_sql(f"BEGIN {kind}")
 
     return engine
 
@@ -203,6 +213,11 @@ def _until(gen: PsycopgWait[T], deadline: float) -> PsycopgWait[T]:
             waiting_for = gen.send(ready)
     except StopIteration as stop:
         return cast("T", stop.value)
+
+
+def reading(engine: Engine) -> Engine:
+    """Return the engine for transactions that only read: they wait for nobody who writes."""
+    return engine.execution_options(**{_READING: True})
 
 
 def forget_deleted(engine: Engine) -> None:

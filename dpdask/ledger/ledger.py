@@ -29,6 +29,7 @@ from dpdask.ledger.connections import (
     database_file,
     forget_deleted,
     parse_url,
+    reading,
 )
 from dpdask.ledger.faults import plain_errors
 from dpdask.ledger.forecasts import forecast_of
@@ -113,8 +114,14 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Begin a transaction, for modules of the ledger."""
+        """Begin a transaction that may write, for modules of the ledger."""
         with plain_errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Begin a transaction that only reads, and waits for nobody who writes."""
+        with plain_errors(), reading(self._engine).begin() as connection:
             yield connection
 
     @asked_again
@@ -133,26 +140,26 @@ class Ledger:
     @asked_again
     def datasets(self) -> list[str]:
         """Return the names of all datasets."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return list(connection.scalars(select(datasets.c.name).order_by(datasets.c.name)))
 
     @asked_again
     def state(self, dataset: str) -> DatasetState:
         """Return what has been spent of a dataset and on which releases."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return dataset_state(connection, steps.known_dataset(connection, dataset))
 
     @asked_again
     def spent_epsilon(self, dataset: str) -> float:
         """Return what has been spent of a dataset, at its total's delta."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             standing = steps.known_dataset(connection, dataset)
         return standing.policy.profile(standing.spent).epsilon(standing.total.delta)
 
     @asked_again
     def head(self, dataset: str) -> LedgerHead:
         """Return the newest entry of a dataset; its hash covers everything before it."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return steps.known_dataset(connection, dataset).head
 
     @asked_again
@@ -164,7 +171,7 @@ class Ledger:
         query = select(entries).where(
             entries.c.dataset == dataset, entries.c.sequence == head.sequence
         )
-        with self.transaction() as connection:
+        with self.reading() as connection:
             row = fetch_entry(connection, query)
             if row is None or head.dataset != dataset:
                 return False
@@ -177,7 +184,7 @@ class Ledger:
 
         The answer never changes, since totals and policies do not.
         """
-        with self.transaction() as connection:
+        with self.reading() as connection:
             standing = steps.known_dataset(connection, dataset)
         try:
             charge = standing.policy.charge_of(profile, NOTHING, standing.total)
@@ -209,7 +216,7 @@ class Ledger:
     ) -> Forecast:
         """Forecast a dataset's budget after several more releases, charged one after the other."""
         self._keys.check_master_key()
-        with self.transaction() as connection:
+        with self.reading() as connection:
             standing = steps.known_dataset(connection, dataset)
             admissions = admit(connection, standing, parts)
         return forecast_of(standing, admissions)
@@ -247,13 +254,13 @@ class Ledger:
     @asked_again
     def entry(self, fingerprint: str) -> LedgerEntry | None:
         """Return a release's history, None if it was never reserved."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return ledger_entry(connection, fingerprint)
 
     @asked_again
     def entry_named(self, release_id: str) -> LedgerEntry | None:
         """Return the history of the release with this public name, None if there is none."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             row = steps.entry_with_id(connection, release_id)
             if row is None or row.fingerprint is None:
                 return None
@@ -268,7 +275,7 @@ class Ledger:
             .where(entries.c.release_id < beginning + _LAST_CHARACTER)
             .order_by(entries.c.release_id)
         )
-        with self.transaction() as connection:
+        with self.reading() as connection:
             fingerprints = connection.scalars(query).all()
             histories = [ledger_entry(connection, fingerprint) for fingerprint in fingerprints]
         return [entry for entry in histories if entry is not None and entry.open]
@@ -276,14 +283,14 @@ class Ledger:
     @asked_again
     def windows(self, dataset: str, series: str) -> list[SeriesWindow]:
         """Return the windows of a series that were charged, oldest first."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             steps.known_dataset(connection, dataset)
             return series_windows(connection, dataset, series)
 
     @asked_again
     def spent_since(self, dataset: str, since: datetime) -> PrivacyProfile | None:
         """Return what was charged at or after a moment, together; None if nothing was."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             standing = steps.known_dataset(connection, dataset)
             recent, _ = recent_charges(connection, standing, since)
         return None if recent == NOTHING else standing.policy.profile(recent)
@@ -307,7 +314,7 @@ class Ledger:
         Raises:
             RateLimited: it would spend more.
         """
-        with self.transaction() as connection:
+        with self.reading() as connection:
             standing = steps.known_dataset(connection, dataset)
             check_allowance(connection, standing, allowance, (profile, privacy_unit))
 
@@ -328,7 +335,7 @@ class Ledger:
     @asked_again
     def get_once(self, fingerprint: str, name: str) -> str | None:
         """Return the value that :meth:`put_once` recorded, None if there is none."""
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return steps.read_once(connection, fingerprint, name)
 
     @asked_again
@@ -384,5 +391,5 @@ class Ledger:
         Raises:
             LedgerCorrupt: something is not as it must be; the text names the first such entry.
         """
-        with self.transaction() as connection:
+        with self.reading() as connection:
             return audit(connection)

@@ -1,5 +1,7 @@
 """Upgrade a ledger of 0.1.0: its chains are verified, kept, and continued by an upgrade entry.
 
+A ledger of 0.2.0 gets the table of blocks, and nothing in it changes.
+
 0.1.0 composed its releases by privacy loss distributions, which is not valid for releases chosen
 after others were seen. The upgrade's entry records what each of them is charged now, and the sums;
 its hash follows from the last entry of 0.1.0.
@@ -12,7 +14,7 @@ from typing import Protocol, cast
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, insert, select, text
 
 from dpdask.accounting import profile_from_dict
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
@@ -34,15 +36,19 @@ from dpdask.ledger.payloads import charge_to_dict, decode_payload, index_columns
 from dpdask.ledger.policies import ADAPTIVE
 from dpdask.ledger.schema import (
     SCHEMA_VERSION,
+    add_blocks,
     create_tables,
     datasets,
     entries,
 )
+from dpdask.ledger.steps import known_dataset
 from dpdask.ledger.versions import lock_schema, record_key_storage, schema_version
 from dpdask.privacy import PrivacyBudget
 from dpdask.types import Json
 
 __all__ = ["upgrade_ledger"]
+
+_WITHOUT_BLOCKS = 2  # tables of 0.2.0
 
 
 class _OldEntry(Protocol):
@@ -113,7 +119,10 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
     try:
         with plain_errors(), engine.begin() as connection:
             lock_schema(connection)
-            _check_version(schema_version(connection))
+            version = schema_version(connection)
+            _check_version(version)
+            if version == _WITHOUT_BLOCKS:
+                return _add_blocks(connection)
             old = _OldLedger(connection)
             for dataset in old.datasets:
                 _check_chain(dataset, old.chain(dataset))
@@ -129,12 +138,17 @@ def upgrade_ledger(url: str, *, bare_keys: bool = False) -> list[DatasetState]:
         engine.dispose()
 
 
+def _add_blocks(connection: Connection) -> list[DatasetState]:
+    """Add the table of blocks to a ledger of 0.2.0; nothing that it holds is changed."""
+    add_blocks(connection)
+    names = connection.scalars(select(datasets.c.name).order_by(datasets.c.name)).all()
+    return [dataset_state(connection, known_dataset(connection, name)) for name in names]
+
+
 def _check_version(version: int) -> None:
     if version == 0:
-        raise LedgerError(
-            "the database holds no ledger of dpdask 0.1.0; there is nothing to upgrade"
-        )
-    if version != 1:
+        raise LedgerError("the database holds no ledger; there is nothing to upgrade")
+    if version not in (1, _WITHOUT_BLOCKS):
         raise LedgerError(
             f"the ledger has tables of version {version}, which needs no upgrade to"
             f" {SCHEMA_VERSION}"

@@ -7,12 +7,11 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, func, insert, inspect, select, text
 
 from dpdask.errors import LedgerCorrupt, LedgerError
-from dpdask.ledger.connections import NO_LEDGER
+from dpdask.ledger.connections import NO_LEDGER, reading
 from dpdask.ledger.key_store import KeyStore
 from dpdask.ledger.keys import KeyWrapper, find_master_key, make_master_key
 from dpdask.ledger.schema import (
     SCHEMA_VERSION,
-    add_blocks,
     create_tables,
     entries,
     schema,
@@ -24,7 +23,6 @@ __all__ = ["lock_schema", "prepare_schema", "record_key_storage", "schema_versio
 _KEY_STORAGE = "keys"  # bare, or wrapped
 _CHECK = "master_key_check"
 _SCHEMA_LOCK = 4951760157
-_WITHOUT_BLOCKS = 2  # tables of 0.2.0
 
 
 def schema_version(connection: Connection) -> int:
@@ -61,18 +59,17 @@ def prepare_schema(
         create: whether a new ledger is created.
         bare_keys: whether keys are stored as they are; None for whatever the ledger says.
     """
-    with engine.begin() as connection:
+    opened = engine if create else reading(engine)
+    with opened.begin() as connection:
         version = schema_version(connection)
         if version == 0:
             if not create:
                 raise LedgerError(NO_LEDGER)
             version = _create(connection, wrapper, database, bare_keys=bool(bare_keys))
-        if version == _WITHOUT_BLOCKS:
-            version = _add_blocks(connection)
         if version < SCHEMA_VERSION:
             raise LedgerError(
-                "the ledger was created by dpdask 0.1.0; `dpdask ledger upgrade` brings it to"
-                " this version, and keeps every entry"
+                f"the ledger was created by an earlier dpdask (tables of version {version});"
+                " `dpdask ledger upgrade` brings it to this version, and keeps every entry"
             )
         if version > SCHEMA_VERSION:
             raise LedgerError(
@@ -96,17 +93,6 @@ def _create(
     else:
         record_key_storage(connection, wrapper or KeyWrapper(make_master_key(database)))
     return SCHEMA_VERSION
-
-
-def _add_blocks(connection: Connection) -> int:
-    """Bring a ledger of 0.2.0 to this version, unless another process was first.
-
-    Nothing that it holds is changed.
-    """
-    lock_schema(connection)
-    if schema_version(connection) == _WITHOUT_BLOCKS:
-        add_blocks(connection)
-    return schema_version(connection)
 
 
 def record_key_storage(connection: Connection, wrapper: KeyWrapper | None) -> None:

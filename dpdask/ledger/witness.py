@@ -63,7 +63,7 @@ def remember(sight: Sight) -> None:
 
 def sight_of(ledger: Ledger, dataset: str) -> Sight:
     """Return a dataset as it is now."""
-    with ledger.transaction() as connection:
+    with ledger.reading() as connection:
         standing = known_dataset(connection, dataset)
     return Sight(standing.opening, standing.head, standing.spent)
 

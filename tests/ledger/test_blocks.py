@@ -4,6 +4,7 @@ loses; on SQLite and on a real PostgreSQL.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import multiprocessing
@@ -22,7 +23,7 @@ from sqlalchemy import text
 from dpdask import Adjacency, GaussianProfile, PrivacyBudget
 from dpdask.accounting import SampledProfile
 from dpdask.errors import BudgetExceeded, LedgerCorrupt, LedgerError
-from dpdask.ledger import Block, Ledger, PrivacyUnit
+from dpdask.ledger import Block, Ledger, PrivacyUnit, upgrade_ledger
 from dpdask.ledger.charges import Spent
 from dpdask.ledger.interval_map import IntervalMap, Segment
 
@@ -361,7 +362,7 @@ def test_triggers_keep_segments(filled: Ledger, tmp_path: Path, statement: str) 
     assert filled.verify() == 5
 
 
-def test_a_ledger_of_020_gets_the_table_once_however_many_open_it(url: str) -> None:
+def test_a_ledger_of_020_gets_the_table_once_however_many_upgrade_it(url: str) -> None:
     """Also on PostgreSQL; what it holds stays, and blocks are charged beside it."""
     book = Ledger(url)
     book.open_dataset("people", TOTAL)
@@ -374,8 +375,16 @@ def test_a_ledger_of_020_gets_the_table_once_however_many_open_it(url: str) -> N
             connection.execute(text("ALTER TABLE dpdask_schema DISABLE TRIGGER ALL"))
         connection.execute(text("UPDATE dpdask_schema SET version = 2"))
     book.close()
+    with pytest.raises(LedgerError, match="`dpdask ledger upgrade`"):
+        Ledger(url)
     opened: list[Ledger] = []
-    threads = [threading.Thread(target=lambda: opened.append(Ledger(url))) for _ in range(8)]
+
+    def upgrade_and_open() -> None:
+        with contextlib.suppress(LedgerError):  # another one was first
+            upgrade_ledger(url)
+        opened.append(Ledger(url, create=False))
+
+    threads = [threading.Thread(target=upgrade_and_open) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -20,7 +20,7 @@ import pytest
 
 from dpdask.accounting import Dominated
 from dpdask.errors import LedgerCorrupt, LedgerError, MasterKeyError
-from dpdask.ledger import Block, Ledger
+from dpdask.ledger import Block, Ledger, upgrade_ledger
 from tests.support.golden_ledger import (
     MASTER_KEY,
     PROFILE,
@@ -46,6 +46,7 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(copy: Path) -> Iterator[Ledger]:
+    upgrade_ledger(f"sqlite:///{copy}")
     opened = Ledger(f"sqlite:///{copy}", master_key=MASTER_KEY, create=False)
     yield opened
     opened.close()
@@ -105,7 +106,7 @@ def test_its_open_release_is_continued_with_the_same_key_and_no_further_charge(
     assert ledger.verify() == 15
 
 
-def test_its_key_needs_its_master_key(copy: Path) -> None:
+def test_its_key_needs_its_master_key(copy: Path, ledger: Ledger) -> None:
     other = Ledger(f"sqlite:///{copy}", master_key=bytes(32))
     with pytest.raises(MasterKeyError, match="not the one this ledger was created with"):
         other.release_key(fingerprint("open"))
@@ -123,7 +124,7 @@ def test_a_changed_entry_is_noticed(copy: Path, ledger: Ledger) -> None:
         ledger.verify()
 
 
-def test_it_gains_the_table_of_blocks_when_it_is_opened_and_takes_them(
+def test_it_gains_the_table_of_blocks_when_it_is_upgraded_and_takes_them(
     copy: Path, ledger: Ledger
 ) -> None:
     assert rows(GOLDEN, "SELECT * FROM dpdask_schema") == [{"version": 2}]
@@ -141,7 +142,9 @@ def test_a_new_ledger_has_the_same_tables_triggers_and_payload_keys(
 ) -> None:
     new = tmp_path / "new.db"
     write_ledger(new)
-    Ledger(f"sqlite:///{copy}", master_key=MASTER_KEY).close()
+    with pytest.raises(LedgerError, match="`dpdask ledger upgrade`"):
+        Ledger(f"sqlite:///{copy}", master_key=MASTER_KEY)
+    upgrade_ledger(f"sqlite:///{copy}")
     schema = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
     assert rows(new, schema) == rows(copy, schema)
     assert [row["version"] for row in rows(copy, "SELECT * FROM dpdask_schema")] == [2, 3]
