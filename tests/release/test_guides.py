@@ -19,6 +19,8 @@ import zarr
 from sklearn.datasets import load_digits
 
 import dpdask
+from dpdask.keystream import ReleaseKey
+from dpdask.releases.verify import verify_release
 from tests.support.guides import Block, Output, blocks, run_command, run_page
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
@@ -96,6 +98,20 @@ def check_variables() -> None:
     assert released.t2m.attrs["units"] == "K"
 
 
+def accuracies(printed: str) -> tuple[float, float]:
+    """The accuracies of the training with dpdask and with plain noise, in points."""
+    released, plain = re.findall(r"(\d+\.\d)%", printed)
+    return float(released), float(plain)
+
+
+def check_training() -> None:
+    card = verify_release("gradients.zarr")
+    assert card.composition.session is not None
+    assert card.composition.session.released == 100
+    released, plain = accuracies(run_command("python compare.py"))
+    assert abs(released - plain) < 3  # noise is another one in every run, a third of a point each
+
+
 def _clipped(images: Any, *, norm: float, center: float) -> Any:
     distances = np.linalg.norm((images - center).reshape(len(images), -1), axis=1)
     factors = np.minimum(1, norm / distances).reshape(-1, *(1,) * (images.ndim - 1))
@@ -110,6 +126,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "covariance-and-pca": check_covariance,
     "several-variables": check_variables,
     "choosing": lambda: None,
+    "training": check_training,
 }
 
 
@@ -128,6 +145,27 @@ def test_a_guide_prints_what_it_shows(name: str) -> None:
         assert output.comparable(output.printed) == output.comparable(output.shown.content)
     assert len(outputs) == sum(block.language.startswith("text") for block in blocks(text))
     CHECKS[name]()
+
+
+def test_training_is_as_accurate_as_with_plain_noise_and_as_private_as_accountants_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guide once more, with one fixed key: within a point of plain noise, killed on its way."""
+    for block in blocks((GUIDES / "training.md").read_text()):
+        name = re.match(r"# ([\w-]+\.(yaml|py))\n", block.content)
+        if name is not None:
+            Path(name[1]).write_text(block.content)
+    run_command("dpdask ledger init digits --epsilon 10 --delta 1e-4 --ledger sqlite:///ledger.db")
+    monkeypatch.setattr(ReleaseKey, "generate", classmethod(lambda cls: cls(bytes(range(32)))))
+    dpdask.steps("training.yaml").leave()
+    assert run_command("python train.py 40") == "begins at step 0 of 100\nKilled\n"
+    assert run_command("python train.py").startswith("begins at step 40 of 100\naccuracy")
+    printed = run_command("python compare.py")
+    released, plain = accuracies(printed)
+    assert abs(released - plain) <= 1
+    direct = float(printed.split()[-1])
+    card = verify_release("gradients.zarr")
+    assert 0 <= card.guarantee.verified.epsilon_at_delta - direct < 0.002
 
 
 SHOWN = "month      1      4\nEWR    149.7  -3.2\nJFK   1e+05     7\n"

@@ -2,9 +2,10 @@
 
 A guide is a page whose fenced blocks are run in one folder:
 
-- ``yaml`` blocks that begin with ``# NAME.yaml`` are written to that file;
-- ``python`` blocks share one namespace, as in a notebook;
-- ``sh`` blocks hold ``dpdask`` commands, one per line;
+- ``yaml`` and ``python`` blocks that begin with ``# NAME.yaml`` or ``# NAME.py`` are written to
+  that file;
+- other ``python`` blocks share one namespace, as in a notebook;
+- ``sh`` blocks hold ``dpdask`` commands, or ``python NAME.py``, one per line;
 - a ``text`` block after a ``python`` or ``sh`` block is what that block prints. Where noise is in
   it, it is marked ``text noisy``: digits are then compared as digits, whatever their value. Of a
   picture, ``text drawn``, only its size is compared.
@@ -19,6 +20,8 @@ import io
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -31,7 +34,7 @@ from click.testing import CliRunner
 from dpdask.cli import main
 
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE_NAME = re.compile(r"# ([\w-]+\.yaml)\n")
+_FILE_NAME = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def run_page(text: str) -> Iterator[Output]:
         if language == "text" and printed is not None:
             yield Output(block, printed)
             printed = None
-        elif language == "yaml" and (name := _FILE_NAME.match(block.content)):
+        elif language in ("yaml", "python") and (name := _FILE_NAME.match(block.content)):
             Path(name[1]).write_text(block.content)
         elif language == "python":
             printed = _run_python(block.content, names)
@@ -109,14 +112,23 @@ def _run_python(code: str, names: dict[str, object]) -> str:
 
 
 def run_command(line: str) -> str:
-    """Run a ``dpdask`` command, which must succeed; return what it prints."""
+    """Run a ``dpdask`` command, which must succeed, or a program; return what it prints."""
     command, *arguments = shlex.split(line, comments=True)
-    assert command == "dpdask", f"guides run dpdask alone: {line}"
+    if command == "python":
+        return _run_program(line, arguments)
+    assert command == "dpdask", f"guides run dpdask and python alone: {line}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, f"{line}\n{result.output}"
     return _without_trailing_blanks(result.output)
+
+
+def _run_program(line: str, arguments: list[str]) -> str:
+    """Run a Python program, which must succeed or kill itself; a shell says so."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    assert done.returncode in (0, -signal.SIGKILL), f"{line}\n{done.stdout}{done.stderr}"
+    return done.stdout + ("Killed\n" if done.returncode else "")
 
 
 def _without_trailing_blanks(text: str) -> str:
