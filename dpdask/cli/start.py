@@ -244,7 +244,9 @@ def mechanisms() -> None:
     from dpdask.spec.mechanism import MECHANISMS
 
     for name in MECHANISMS:
-        click.echo(_described(name, MECHANISMS[name].__doc__))
+        others = ", ".join(MECHANISMS.aliases_of(name))
+        also = f" (also {others})" if others else ""
+        click.echo(_described(name, MECHANISMS[name].__doc__) + also)
 
 
 @list_choices.command()

@@ -132,12 +132,9 @@ class IdentityRules(QueryRules):
                 return one and sensitivity.record_axis == answer.record_axis
             case RecordBox():
                 along = sensitivity.record_axis == answer.record_axis
-                together = sensitivity.records >= answer.contributions or not _mixes(answer.noise)
-                return (
-                    along
-                    and together
-                    and holds_ranges(sensitivity, answer, self.least_widths(answer))
-                )
+                several = sensitivity.records >= answer.contributions or not _mixes(answer.noise)
+                wide = holds_ranges(sensitivity, answer, self.least_widths(answer))
+                return along and several and wide
             case EntrywiseBox():
                 return holds_ranges(sensitivity, answer, self.least_widths(answer))
             case _:

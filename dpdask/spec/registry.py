@@ -99,6 +99,10 @@ class SectionRegistry(Generic[_Base]):
         known = self._aliases.get(plain, plain)
         return known if known in self._sections else name
 
+    def aliases_of(self, name: str) -> list[str]:
+        """Return the other names of a section."""
+        return [alias for alias, known in self._aliases.items() if known == name]
+
     def section_of(self, content: object) -> type[_Base] | None:
         """Return the section that raw ``content`` names, None where it names none."""
         name = content.get("name") if isinstance(content, dict) else content

@@ -378,6 +378,29 @@ def test_compare_takes_directions_and_eigenvalues(tmp_path: Path) -> None:
     assert by_name["mvg max-pnr"]["log_pnr"] > by_name["mvg general"]["log_pnr"]
 
 
+def test_weighted_precisions_of_mvg_are_the_best() -> None:
+    """sum P_i v_i with v_i = (theta_i P)^-1/2 is least for theta proportional to P^(2/3)."""
+    weights = np.array([9.0, 1.0, 0.2])
+    options = ["--shape", "3x5", "--l2-sensitivity", "1", "--gamma", "1", "--json"]
+    text = compare(*options, "--weights", ",".join(map(str, weights))).stdout
+    by_name = {row["mechanism"]: row for row in json.loads(text)["mechanisms"]}
+    best = by_name["mvg general"]["weighted_squared_loss"]
+    precision = by_name["mvg general"]["quantities"]["bound"] ** 2 / 5
+    shares = np.random.default_rng(0).dirichlet(np.ones(3), size=2000)
+    others = 5 * np.sum(weights / np.sqrt(shares * precision), axis=1)
+    assert best <= np.min(others) * (1 + 1e-9)
+    assert np.min(others) < 1.05 * best  # of so many some are near it
+
+
+def test_the_list_of_mechanisms_tells_the_names_that_people_know() -> None:
+    result = CliRunner().invoke(main, ["list", "mechanisms"])
+    assert result.exit_code == 0
+    lines = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert "r1smg" in lines["rank-one"]
+    assert "agm" in lines["analytic-gaussian"]
+    assert "matrix-variate-gaussian" in lines["mvg"]
+
+
 def test_compare_takes_steps_and_samples() -> None:
     """One step of T has sqrt(T) times the noise; a sample less than that."""
     one, many, sampled = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from dpdask import PrivacyBudget
@@ -21,6 +22,7 @@ from dpdask.mechanisms import (
 from dpdask.mechanisms.reproductions.constants import loss_constants
 from dpdask.mechanisms.reproductions.mvg import precision_bound
 from dpdask.mechanisms.spherical import paper_psi
+from dpdask.noise import DiagonalFactor, KroneckerNoise, NoiseLevel
 from dpdask.privacy import Adjacency
 from dpdask.sensitivity import EntrywiseBox, Origin
 from tests.conftest import ball
@@ -165,6 +167,17 @@ def test_b_of_imgm(epsilon: float, b: float) -> None:
     """IMGM Lemma 3 at delta 1e-5."""
     budget = PrivacyBudget(epsilon=epsilon, delta=1e-5)
     assert GaussianProfile.meeting(budget).mu == pytest.approx(b, abs=6e-7)
+
+
+@pytest.mark.parametrize(("scales", "rms"), [([1, 1, 10], 33.67), ([1] * 9 + [30], 90.45)])
+def test_symmetrised_noise_of_unequal_factors(scales: list[float], rms: float) -> None:
+    """(Z + Z')/2 of Z = U N U' has the mean square ((tr S)^2 + ||S||^2) / (2 d^2), S = U U'."""
+    factor = DiagonalFactor(np.array(scales, dtype=float))
+    level = NoiseLevel(noise=KroneckerNoise((factor, factor)), symmetric=True)
+    squares = np.square(np.array(scales, dtype=float))
+    closed = math.sqrt((np.sum(squares) ** 2 + np.sum(squares**2)) / (2 * len(scales) ** 2))
+    assert level.rms == pytest.approx(closed)
+    assert level.rms == pytest.approx(rms, rel=1e-4)
 
 
 @pytest.mark.parametrize(
