@@ -14,15 +14,25 @@ from dpdask.planning.plan import Component, Variable
 from dpdask.spec.release import CenterSection, ReleaseSpec
 from dpdask.types import Json
 
-__all__ = ["fingerprint", "recipe_digest", "software_versions", "spec_digest"]
+__all__ = ["FORMAT", "fingerprint", "recipe_digest", "software_versions", "spec_digest"]
+
+
+FORMAT = {"sampler": 1, "grid": 1, "wire": 1}
+"""What decides the bytes of a release beside its spec and its source, by version.
+
+A release that an older dpdask began is finished by a newer one of the same format. Whoever changes
+how noise is drawn, how values are put on their grid, how a release is encoded, or the default of a
+spec's option, raises a number: tests/golden/bytes.json shows that it is needed.
+"""
 
 
 def fingerprint(
     spec: ReleaseSpec, variables: Sequence[Variable], directions: Component | None
 ) -> str:
-    """Return what tells a release from all others: source, spec, grid, sampler and library.
+    """Return what tells a release from all others: source, spec, grid, sampler and format.
 
-    Where it is computed is not part of it. The fingerprint is secret: it is never published.
+    Where it is computed is not part of it, nor are options that are left at their defaults: a later
+    version may know more of them. The fingerprint is secret: it is never published.
 
     Args:
         spec: The release as it was asked for.
@@ -32,7 +42,7 @@ def fingerprint(
     payload: Json = {
         "spec": _spec_to_dict(spec),
         "directions": None if directions is None else directions.privatizer.to_dict(),
-        "dpdask": importlib.metadata.version("dpdask"),
+        "format": FORMAT,
     }
     if len(variables) == 1:
         payload |= _variable(variables[0])
@@ -115,15 +125,13 @@ def _applied(component: Component) -> Json:
 
 def spec_digest(spec: ReleaseSpec) -> str:
     """Return what tells one spec from another, whatever options later versions add."""
-    return _digest(_spec_to_dict(spec, exclude_defaults=True))
+    return _digest(_spec_to_dict(spec))
 
 
-def _spec_to_dict(spec: ReleaseSpec, *, exclude_defaults: bool = False) -> Json:
-    """Return a spec without what says only where it is computed or stored."""
+def _spec_to_dict(spec: ReleaseSpec) -> Json:
+    """Return a spec without defaults, and without what says only where it is computed or stored."""
     elsewhere: Json = {"compute": True, "source": {"options"}, "output": {"options"}}
-    document = spec.model_dump(
-        mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=exclude_defaults
-    )
+    document = spec.model_dump(mode="json", by_alias=True, exclude=elsewhere, exclude_defaults=True)
     # documents are compared with sorted keys, and the order of arrays is that of the answer's axes,
     # or of the variables on the card
     arrays = {"arrays": list(spec.query.arrays)} if spec.query.arrays else {}

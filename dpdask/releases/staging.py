@@ -37,8 +37,8 @@ _DIRECTIONS = "directions"
 _RECIPE = "recipe"
 
 OTHER_MACHINE = (
-    "dpdask, its libraries or the kind of processor are not those it began with, and round"
-    " differently; restore them, or `dpdask abort`"
+    "the format of dpdask, its libraries or the kind of processor are not those it began with, and"
+    " round differently; restore them, or `dpdask abort`"
 )
 
 
