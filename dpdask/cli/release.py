@@ -276,6 +276,13 @@ def demo(as_flow: bool, folder: str | None) -> None:
     help="So many of the newest indices wait for data that arrive late.",
 )
 @click.option(
+    "--max-burns",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="A series stops after so many burned releases in a row.",
+)
+@click.option(
     "--rate-limit",
     metavar="EPSILON,DELTA,DAYS",
     help="What the dataset may spend in any stretch of days.",
@@ -290,6 +297,7 @@ def serve(
     align_to_chunks: bool,
     start_index: int,
     grace: int,
+    max_burns: int,
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
@@ -304,6 +312,7 @@ def serve(
         align_to_chunks=align_to_chunks,
         start_index=start_index,
         grace=grace,
+        max_burns=max_burns,
     )
 
 

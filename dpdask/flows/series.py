@@ -33,6 +33,7 @@ def privatize_series(
     align_to_chunks: bool = False,
     start_index: Annotated[int, Field(ge=0)] = 0,
     grace: Annotated[int, Field(ge=0)] = 0,
+    max_burns: Annotated[int, Field(ge=1)] = 2,
 ) -> dict[str, str] | State[None]:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
@@ -52,8 +53,9 @@ def privatize_series(
         align_to_chunks: Whether windows end with chunks.
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait, because data for them may still arrive.
+        max_burns: After how many burned releases in a row the series stops.
     """
-    rules = Series(series, axis, max_window, align_to_chunks, start_index, grace)
+    rules = Series(series, axis, max_window, align_to_chunks, start_index, grace, max_burns)
     tag_run(f"series:{series}")
     try:
         with contextlib.closing(ledger_of(spec)) as ledger:

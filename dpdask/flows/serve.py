@@ -29,6 +29,7 @@ def serve(
     align_to_chunks: bool = False,
     start_index: int = 0,
     grace: int = 0,
+    max_burns: int = 2,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped.
 
@@ -45,6 +46,7 @@ def serve(
         align_to_chunks: Whether windows end with chunks.
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait.
+        max_burns: After how many burned releases in a row the series stops.
     """
     check_schedule(every=every, cron=cron)
     spec = load_release_spec(spec_path)
@@ -64,7 +66,7 @@ def serve(
         privatize.serve(name="release", parameters=parameters, **schedule)
     else:
         _check_series(spec.output.url, axis=axis, rate_limit=rate_limit, max_window=max_window)
-        parameters |= {"series": series, **options}
+        parameters |= {"series": series, **options, "max_burns": max_burns}
         privatize_series.serve(name=series, parameters=parameters, **schedule)
 
 

@@ -18,6 +18,7 @@ from dpdask.ledger.hash_chain import (
     total_in,
 )
 from dpdask.ledger.models import (
+    BY_THE_CURATOR,
     DatasetState,
     LedgerEntry,
     LedgerHead,
@@ -140,8 +141,16 @@ def series_windows(connection: Connection, dataset: str, series: str) -> list[Se
         payload = payload_of(row)
         step = last[str(row.fingerprint)]
         output = payload["output_url"]
-        windows.append(SeriesWindow(payload["window"], payload.get("array"), output, step))
+        aborted = step == "burn" and _is_aborted(connection, str(row.fingerprint))
+        windows.append(SeriesWindow(payload["window"], payload.get("array"), output, step, aborted))
     return windows
+
+
+def _is_aborted(connection: Connection, fingerprint: str) -> bool:
+    """Return whether the curator burned a release."""
+    burns = select(entries).where(entries.c.fingerprint == fingerprint, entries.c.kind == "burn")
+    row = fetch_entry(connection, burns)
+    return row is not None and payload_of(row).get("reason") == BY_THE_CURATOR
 
 
 def _last_steps(connection: Connection, fingerprints: list[str]) -> dict[str, str]:

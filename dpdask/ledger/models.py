@@ -12,6 +12,7 @@ from dpdask.privacy import Adjacency, PrivacyBudget, PrivacyProfile
 from dpdask.types import Json
 
 __all__ = [
+    "BY_THE_CURATOR",
     "CLOSING",
     "Block",
     "ChargedAxis",
@@ -25,6 +26,9 @@ __all__ = [
     "SeriesWindow",
     "WindowForecast",
 ]
+
+BY_THE_CURATOR = "aborted by the curator"
+"""The reason of a burn that somebody asked for."""
 
 CLOSING = ("commit", "burn")
 """The steps that close a release."""
@@ -306,12 +310,14 @@ class SeriesWindow:
         array: a digest of where its source is.
         output: the URL of its result.
         last: its last step.
+        aborted: whether the curator aborted it.
     """
 
     window: Json
     array: str | None
     output: str
     last: str
+    aborted: bool = False
 
     @property
     def open(self) -> bool:

@@ -10,6 +10,7 @@ from dpdask.errors import ReleaseError
 from dpdask.execution import OnProgress, no_progress
 from dpdask.execution.cluster import DaskClient
 from dpdask.ledger import Ledger, LedgerEntry, open_ledger
+from dpdask.ledger.models import BY_THE_CURATOR
 from dpdask.patience import Patience
 from dpdask.planning import ReleasePlan, make_plan, output_storage
 from dpdask.releases.closing import Receipt, abandon, finalize, publish_staged
@@ -46,7 +47,6 @@ __all__ = [
 ]
 
 _SHORTEST_NAME = 8
-_BY_THE_CURATOR = "aborted by the curator"
 
 SpecLike = ReleaseSpec | Json | str | Path
 
@@ -213,7 +213,7 @@ def abort(spec: SpecLike) -> str | None:
         if decide(observe(target), Command.ABORT) is Action.REMOVE_LOCK:
             remove_output_lock(output)
             return None
-        abandon(ledger, target, _BY_THE_CURATOR, Command.ABORT)
+        abandon(ledger, target, BY_THE_CURATOR, Command.ABORT)
         return target.release_id
 
 
@@ -247,7 +247,7 @@ def abort_named(
                 " its spec"
             )
         target = Target(open_storage(entry.output_address, options), entry.release_id, entry)
-        abandon(ledger, target, _BY_THE_CURATOR, command)
+        abandon(ledger, target, BY_THE_CURATOR, command)
         return entry.release_id
 
 

@@ -16,6 +16,7 @@ from dpdask.planning import ReleasePlan, check_no_placeholders
 from dpdask.planning.sources import open_whole_source, source_storage
 from dpdask.planning.variables import variable_specs
 from dpdask.privacy import PrivacyBudget
+from dpdask.releases.breaker import check_not_burning
 from dpdask.spec import ReleaseSpec
 from dpdask.spec.release import WindowSection
 from dpdask.storage import SourceArray
@@ -54,6 +55,7 @@ class Series:
         align_to_chunks: Whether windows end where a chunk of the source does.
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait, because data for them may still arrive.
+        max_burns: After how many burned releases in a row the series stops.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Series:
     align_to_chunks: bool = False
     start_index: int = 0
     grace: int = 0
+    max_burns: int = 2
 
 
 _BOUND = re.compile(r"\{(start|stop)(?::(0?[1-9]?[0-9])?d)?\}")
@@ -102,6 +105,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
 
     Raises:
         InvalidSpec: The series does not fit the source, or belongs to another one.
+        ReleaseError: Its last releases were all burned.
     """
     check_series_output(spec.output.url)
     storage = source_storage(spec)
@@ -118,6 +122,7 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
     for known in past:
         if known.open and known.window not in committed:
             return _windowed(spec, known.window, known.output, burned)
+    check_not_burning(series.name, past, series.max_burns)
     stops = [known.window["stop"] for known in past if known.last != "burn"]
     start = max(stops, default=series.start_index)
     _check_not_cut(sources, series, max(stops, default=0))

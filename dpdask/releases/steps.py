@@ -161,6 +161,7 @@ def reserve(context: Context, prepared: Prepared) -> Reserved:
     appeared = plan.output.occupied() and context.entry() is None
     if appeared:  # since it was planned
         raise StoreError(f"output {plan.spec.output.url!r} appeared meanwhile; publish elsewhere")
+    check_unchanged(context)
     check_not_restored(context.ledger, plan.spec.budget.dataset)
     context.ledger.reserve(
         plan.spec.budget.dataset,
