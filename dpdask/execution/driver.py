@@ -227,23 +227,35 @@ def verify(
     executor: Executor,
     works: Sequence[TileWork],
     entries: dict[str, ManifestEntry],
+    stamps: dict[str, str],
     earlier: set[str],
     on_progress: OnProgress,
 ) -> list[str]:
-    """Read every staged write chunk again; return the keys of those that are missing or damaged.
+    """Read staged write chunks again; return the keys of those that are missing or damaged.
+
+    What the task that wrote a chunk has read back is not read again while its stamp is the same:
+    nobody has written to it since.
 
     Args:
         executor: Where tasks run.
         works: The variables of the release.
         entries: The manifest entries by key.
-        earlier: The keys that an earlier run wrote: their digests are computed again too.
+        stamps: The stamps of the chunks that were read back, by key.
+        earlier: The keys that an earlier run wrote: their digests are computed again too, as are
+            those of chunks whose stamps have changed.
         on_progress: Called as tasks finish.
     """
     bad: list[str] = []
+    changed = {key for work in works[:1] for key in work.publisher.changed(stamps)}
+    intact = stamps.keys() - changed - earlier
     pieces = [
-        piece for work in works for piece in _chunks_to_check(executor, work, entries, earlier)
+        piece
+        for work in works
+        for piece in _chunks_to_check(executor, work, entries, earlier | changed, intact)
     ]
     total = sum(len(chunks) for _, _, chunks in pieces)
+    if not pieces:
+        on_progress(Progress("verify", len(intact), len(intact)))
     for done, keys_of_bad in enumerate(executor.map_unordered(tasks.check_chunks, pieces), 1):
         bad += keys_of_bad
         on_progress(Progress("verify", total * done // len(pieces), total))
@@ -251,12 +263,16 @@ def verify(
 
 
 def _chunks_to_check(
-    executor: Executor, work: TileWork, entries: dict[str, ManifestEntry], earlier: set[str]
+    executor: Executor,
+    work: TileWork,
+    entries: dict[str, ManifestEntry],
+    earlier: set[str],
+    intact: set[str],
 ) -> Iterator[tuple[Publisher, Layout, list[tuple[Index, ManifestEntry, bool]]]]:
     """Yield the staged write chunks of all arrays of a variable in tasks."""
     for layout in work.variable.layouts:
         keys = ((index, layout.key(index)) for index in layout.indices())
-        chunks = [(index, entries[key], key in earlier) for index, key in keys]
+        chunks = [(index, entries[key], key in earlier) for index, key in keys if key not in intact]
         that_fit = 4 * work.plan.spec.compute.task_size // max(1, layout.write_chunk_bytes)
         size = _per_task(executor, that_fit, len(chunks))
         for start in range(0, len(chunks), size):

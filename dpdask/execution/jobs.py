@@ -11,16 +11,28 @@ from dpdask.planning.tiling import Index, Tiling
 from dpdask.privatizers.base import Privatizer
 from dpdask.queries import ExactSum, Layer, Query
 from dpdask.queries.base import DATA
-from dpdask.storage import Layout, ManifestEntry, Publisher, SourceArray
+from dpdask.storage import Layout, ManifestEntry, Publisher, SourceArray, StagedChunk
 
 __all__ = ["BesideJob", "PartJob", "StepJob", "TileJob", "Written"]
 
 
 class Written(NamedTuple):
-    """What a task wrote: the entries of its write chunks, and the keys where other bytes lay."""
+    """What a task wrote: the entries of its write chunks, the keys where other bytes lay, and the
+    stamps of those that it read back.
+    """
 
     entries: list[ManifestEntry]
     conflicts: list[str]
+    stamps: dict[str, str]
+
+    def add(self, key: str, staged: StagedChunk | None) -> None:
+        """Note a write chunk, or that other bytes are in its place."""
+        if staged is None:
+            self.conflicts.append(key)
+            return
+        self.entries.append(staged.entry)
+        if staged.stamp:
+            self.stamps[key] = staged.stamp
 
 
 class PartJob(NamedTuple):

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dpdask.execution.exact_tasks import Opaque, Sums, redacted
 from dpdask.execution.jobs import TileJob, Written
 from dpdask.execution.kept import Kept
+from dpdask.execution.radii import tile_radii
+from dpdask.execution.streaming import released_pieces
 from dpdask.execution.tiles import (
     noisy_sum,
     put_tile,
     released_tile,
     tile_digest,
-    tile_radii,
 )
 from dpdask.planning.tiling import Index
 from dpdask.storage import Layout, ManifestEntry, Publisher
@@ -48,8 +49,14 @@ def write_tiles(
     clips = None if factors is None else (first_record, factors.value)
     sums = None if answer is None else answer.value
     bits = None if kept is None else kept.value
-    written = Written([], [])
+    written = Written([], [], {})
     for index in indices:
+        if sums is None:
+            pieces = released_pieces(job, key, index, factors=clips, kept=bits)
+            if pieces is not None:
+                staged = job.staging.stage_pieces(job.layout, index, pieces)
+                written.add(job.layout.key(index), staged)
+                continue
         tile = released_tile(job, key, index, sums=sums, factors=clips, radii=radii, kept=bits)
         put_tile(job, index, tile, written)
     return written

@@ -7,8 +7,6 @@ Layers see what is published alone, as whoever reads the release sees it: they a
 from __future__ import annotations
 
 import functools
-import math
-import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,11 +15,10 @@ from dpdask.errors import SourceChanged
 from dpdask.execution.exact_tasks import Sums
 from dpdask.execution.jobs import TileJob, Written
 from dpdask.execution.kept import Kept, at_center
+from dpdask.execution.scratch import scratch
 from dpdask.keystream import ReleaseKey
-from dpdask.noise import SphericalNoise
 from dpdask.planning.tiling import Index
 from dpdask.privatizers.base import Privatizer, Tile
-from dpdask.privatizers.chunk_radii import chunk_radii
 from dpdask.privatizers.clipping import clip_factors, record_norms
 from dpdask.queries import Clip
 from dpdask.queries.base import DATA, NOISE_STD
@@ -34,23 +31,10 @@ __all__ = [
     "put_tile",
     "released_tile",
     "tile_digest",
-    "tile_radii",
 ]
 
 Released = Mapping[str, Array]
 """What is published of a tile: the main array as ``data``, others by their suffixes."""
-
-_local = threading.local()
-
-
-def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
-    """Return this thread's buffer, kept between tiles: fresh memory costs more than the noise."""
-    size = math.prod(shape) * dtype.itemsize
-    kept = getattr(_local, name, None)
-    if kept is None or kept.size < size:
-        kept = np.empty(size, np.uint8)
-        setattr(_local, name, kept)
-    return kept[:size].view(dtype).reshape(shape)
 
 
 def released_tile(
@@ -171,7 +155,7 @@ def _bounded_from(job: TileJob, box: Region) -> Array:
     """Return a tile of the source as it is bounded: missing entries at the centre, or everything
     measured from the centre where records are clipped around one.
     """
-    block = job.source.read(box, functools.partial(_scratch, "in"))
+    block = job.source.read(box, functools.partial(scratch, "in"))
     bound = job.query.bound
     if isinstance(bound, Clip):
         return bound.center.shifted(block, box)
@@ -242,11 +226,7 @@ def _tile_of(answer: Integers, box: Region) -> Integers:
 def _put(job: TileJob, layout: Layout, chunk_index: Index, block: Array, written: Written) -> None:
     if job.step is not None:
         chunk_index, block = (job.step.number, *chunk_index), block[np.newaxis]
-    entry = job.staging.put(layout, chunk_index, block)
-    if entry is None:
-        written.conflicts.append(layout.key(chunk_index))
-    else:
-        written.entries.append(entry)
+    written.add(layout.key(chunk_index), job.staging.stage(layout, chunk_index, block))
 
 
 def _factors(
@@ -283,7 +263,7 @@ def _released(
     untouched = job.query.divisor == 1 and not job.query.symmetric and offset is None
     plain = dtype.kind == "i" or untouched
     kind = dtype if plain else np.dtype(np.float64)
-    out = np.empty(block.shape, kind) if job.query.symmetric else _scratch("out", block.shape, kind)
+    out = np.empty(block.shape, kind) if job.query.symmetric else scratch("out", block.shape, kind)
     stream = key.tile(fingerprint=bytes.fromhex(job.binding), component=job.component, index=index)
     job.privatizer.apply(
         Tile(values=block, box=box, stream=stream, factors=factors, radius=radius), out
@@ -312,25 +292,6 @@ def _symmetrised(
         other = _released(job, key, mirror, across, transposed, None, radii.get(mirror))
     average: Array = ((released + other.T) / 2).astype(job.layout.dtype)
     return average
-
-
-def tile_radii(job: TileJob, key: ReleaseKey) -> dict[Index, float]:
-    """Return the norm of every tile's noise where all share one direction, equal in every task."""
-    noise = job.privatizer.noise
-    if not isinstance(noise, SphericalNoise):
-        return {}
-    indices = list(np.ndindex(*job.tiling.counts))
-    sizes = [
-        math.prod(part.stop - part.start for part in job.tiling.box(index)) for index in indices
-    ]
-    drawn = chunk_radii(
-        key,
-        fingerprint=bytes.fromhex(job.binding),
-        component=job.component,
-        law=noise.law,
-        chunk_sizes=sizes,
-    )
-    return dict(zip(indices, drawn.tolist(), strict=True))
 
 
 def noisy_sum(job: TileJob, key: ReleaseKey, sums: Sums) -> Array:

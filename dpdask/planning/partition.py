@@ -43,6 +43,7 @@ FACTOR_BYTES = 16  # of a record's clip factor on its way: an index, and the fac
 SELECTING_BYTES = 128  # of such a record while it is compared: sorted copies, and their order
 _TASKS_WAITING = 16  # tasks' sizes of records that may be kept, in one round
 _TASKS_PER_THREAD = 4  # at least, so that no thread waits for the last large task
+_TILES_OF_TASK = 8  # sizes of a task: its tiles come one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,9 @@ def tile_batches(
     threads: int,
     record_starts: Sequence[int] = (),
 ) -> Iterator[TileBatch]:
-    """Yield tiles in tasks: small ones together, up to the size of a task, enough for all threads.
+    """Yield tiles in tasks: several, one after the other, but enough tasks for all threads.
+
+    A task costs the scheduler a few milliseconds; what it has done counts when it ends.
 
     Args:
         plan: The release, for its size of a task.
@@ -183,7 +186,7 @@ def tile_batches(
         record_starts: Where ranges of records with common clip factors begin; the tiles of a task
             then lie in one range. Empty where tiles hold whole records.
     """
-    most = max(1, plan.spec.compute.task_size // max(1, tile_bytes(variable)))
+    most = max(1, _TILES_OF_TASK * plan.spec.compute.task_size // max(1, tile_bytes(variable)))
     most = max(1, min(most, len(missing) // (_TASKS_PER_THREAD * threads)))
     for record_range, indices in _by_record_range(
         variable.component, missing, record_starts

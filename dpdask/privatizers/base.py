@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from dpdask.keystream import TileStream
 from dpdask.noise.distributions import Noise
 from dpdask.privatizers.clipping import clipped_on_grid
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.samplers import GAUSSIAN, Sampler
-from dpdask.types import Array, Floats, Json, Region
+from dpdask.types import Array, Floats, Json, Region, Shape
 
-__all__ = ["LAYOUT_VERSION", "Discretized", "Privatizer", "Tile", "clipped_values"]
+__all__ = ["LAYOUT_VERSION", "AddNoise", "Discretized", "Privatizer", "Tile", "clipped_values"]
+
+AddNoise: TypeAlias = Callable[[Array, Array, int], None]
+"""Adds noise to a part of a tile: its values, where the result goes, both flat, and the number of
+its first entry.
+"""
 
 LAYOUT_VERSION = "tiles/1"  # which element of which stream goes to which entry
 
@@ -77,6 +83,20 @@ class Privatizer(abc.ABC):
     @abc.abstractmethod
     def apply(self, tile: Tile, out: Array) -> None:
         """Bound a tile, add noise, write ``out``. No value can make it raise."""
+
+    def adder(
+        self, *, shape: Shape, box: Region, stream: TileStream, factors: Floats | None
+    ) -> AddNoise | None:
+        """Return what bounds parts of a tile and adds noise to them, to the bytes of :meth:`apply`;
+        None where noise mixes entries, or needs all of a tile at once.
+
+        Args:
+            shape: The shape of the tile.
+            box: The region of the answer that it is.
+            stream: The random bytes of its noise.
+            factors: What its records are multiplied by; they may change between two parts.
+        """
+        return None
 
     @abc.abstractmethod
     def to_dict(self) -> Json:

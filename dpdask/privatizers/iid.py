@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,12 +11,12 @@ import numpy as np
 from dpdask.errors import InvalidNoise
 from dpdask.keystream import TileStream
 from dpdask.loading import when_used
-from dpdask.privatizers.base import Privatizer, Tile
+from dpdask.privatizers.base import AddNoise, Privatizer, Tile
 from dpdask.privatizers.blocks import draw_and_combine, flattened, output_scale
 from dpdask.privatizers.clipping import on_grid, rows_of
 from dpdask.privatizers.grid import Grid
 from dpdask.privatizers.samplers import GAUSSIAN, LAPLACE, Sampler
-from dpdask.types import Array, Floats, Json
+from dpdask.types import Array, Floats, Json, Region, Shape
 
 if TYPE_CHECKING:
     from dpdask.privatizers import kernels
@@ -74,6 +75,15 @@ class IidPrivatizer(Privatizer):
             sampler=self.sampler,
         )
 
+    def adder(
+        self, *, shape: Shape, box: Region, stream: TileStream, factors: Floats | None
+    ) -> AddNoise | None:
+        """Return :func:`add_iid` or its clipping counterpart for parts of a tile."""
+        if factors is None:
+            return functools.partial(_add_part, stream, self.grid, self.sampler)
+        _, _, inner = rows_of(shape, self.record_axis or 0)
+        return functools.partial(_add_clipped_part, stream, self.grid, self.sampler, factors, inner)
+
     def to_dict(self) -> Json:
         """Return step, steps per sigma and integer bounds."""
         grid = self.grid
@@ -107,6 +117,12 @@ class RangesLaplacePrivatizer(LaplacePrivatizer):
     feature_axis: int
     lows: tuple[int, ...]
     highs: tuple[int, ...]
+
+    def adder(
+        self, *, shape: Shape, box: Region, stream: TileStream, factors: Floats | None
+    ) -> AddNoise | None:
+        """Return None: entries have bounds of their own."""
+        return None
 
     def apply(self, tile: Tile, out: Array) -> None:
         """Round and clamp every entry to the range of its feature, add integers."""
@@ -151,12 +167,37 @@ def add_iid(
         start: The number of the first element within the tile.
         sampler: What draws the integers.
     """
-    xs, outs = flattened(x, out)
-    limit, step = output_scale(out, grid.limit, grid.step)
+    _add_part(stream, grid, sampler, *flattened(x, out), start)
+
+
+def _add_part(
+    stream: TileStream, grid: Grid, sampler: Sampler, xs: Array, outs: Array, start: int
+) -> None:
+    """Add noise to a part of a tile, flat, from entry ``start`` on."""
+    limit, step = output_scale(outs, grid.limit, grid.step)
     params = (1 / grid.step, float(grid.low), float(grid.high), limit, step)
     steps = grid.steps_per_sigma
     draw_and_combine(
         kernels.add_flat, stream, steps, xs, outs, params, start=start, sampler=sampler
+    )
+
+
+def _add_clipped_part(
+    stream: TileStream,
+    grid: Grid,
+    sampler: Sampler,
+    factors: Floats,
+    inner: int,
+    xs: Array,
+    outs: Array,
+    start: int,
+) -> None:
+    """Add noise to a part of a tile, flat, from entry ``start`` on, its records shrunk."""
+    limit, step = output_scale(outs, grid.limit, grid.step)
+    params = (1 / grid.step, factors, inner, limit, step)
+    steps = grid.steps_per_sigma
+    draw_and_combine(
+        kernels.add_clipped, stream, steps, xs, outs, params, start=start, sampler=sampler
     )
 
 
@@ -192,7 +233,4 @@ def add_iid_clipped(
             f"{factors.size} clip factors do not fit {records} records; give one per record of"
             " the tile"
         )
-    limit, step = output_scale(out, grid.limit, grid.step)
-    params = (1 / grid.step, np.ascontiguousarray(factors), inner, limit, step)
-    steps = grid.steps_per_sigma
-    draw_and_combine(kernels.add_clipped, stream, steps, xs, outs, params, sampler=sampler)
+    _add_clipped_part(stream, grid, sampler, np.ascontiguousarray(factors), inner, xs, outs, 0)

@@ -14,13 +14,13 @@ from dpdask.keystream import TileStream
 from dpdask.loading import when_used
 from dpdask.noise.distributions import KroneckerNoise
 from dpdask.noise.factors import Factor, LowRankFactor, mixing_axes
-from dpdask.privatizers.base import Privatizer, Tile, clipped_values
+from dpdask.privatizers.base import AddNoise, Privatizer, Tile, clipped_values
 from dpdask.privatizers.blocks import draw_and_combine, flattened
 from dpdask.privatizers.bounds import AxisBound, largest_entry
 from dpdask.privatizers.clipping import rows_of
 from dpdask.privatizers.grid import GRID_LIMIT, TAIL_SIGMAS, Grid, check_steps_per_sigma
 from dpdask.privatizers.panels import AxisFactor, Panel, add_low_rank, add_to_panel
-from dpdask.types import Array, Floats, Json, Shape
+from dpdask.types import Array, Floats, Json, Region, Shape
 
 if TYPE_CHECKING:
     from dpdask.privatizers import kernels
@@ -91,6 +91,30 @@ class KroneckerPrivatizer(Privatizer):
             low=[_bound_of(bound, part) for bound, part in zip(self.low, tile.box, strict=True)],
             high=[_bound_of(bound, part) for bound, part in zip(self.high, tile.box, strict=True)],
         )
+
+    def adder(
+        self, *, shape: Shape, box: Region, stream: TileStream, factors: Floats | None
+    ) -> AddNoise | None:
+        """Return what adds entry-wise noise; None where a factor mixes, or records are clipped."""
+        if self.clipping is not None or self.spanned:
+            return None
+        params = _scaled_params(
+            shape,
+            [
+                _factor_of(factor, part)
+                for factor, part in zip(self.noise.factors, box, strict=True)
+            ],
+            check_steps_per_sigma(self.steps_per_sigma),
+            [_bound_of(bound, part) for bound, part in zip(self.low, box, strict=True)],
+            [_bound_of(bound, part) for bound, part in zip(self.high, box, strict=True)],
+        )
+
+        def add(values: Array, out: Array, start: int) -> None:
+            draw_and_combine(
+                kernels.add_scaled, stream, self.steps_per_sigma, values, out, params, start=start
+            )
+
+        return add
 
     def to_dict(self) -> Json:
         """Return the whitened grid, and the common bounds of entries where these are clamped."""
@@ -228,29 +252,8 @@ class _KroneckerTile:
 
     def add_scaled(self, out: Array) -> None:
         """Add entry-wise noise: every entry has a grid of its own."""
-        shape = self.x.shape
-        split = len(shape) - 1
-        row_scale = _product(self.factors[:split], shape[:split])
-        column_scale = _product(self.factors[split:], shape[split:])
-        row_low, row_high = _tightest(self.low[:split], self.high[:split], shape[:split])
-        column_low, column_high = _tightest(self.low[split:], self.high[split:], shape[split:])
-        rows = np.minimum(np.maximum(np.abs(row_low), np.abs(row_high)) / row_scale, math.inf)
-        columns = np.maximum(np.abs(column_low), np.abs(column_high)) / column_scale
-        reach = min(
-            float(np.max(rows)) / float(np.min(column_scale)),
-            float(np.max(columns)) / float(np.min(row_scale)),
-        )
-        self._check_reach(reach)
-        params = (
-            self.steps_per_sigma / row_scale,
-            row_scale / self.steps_per_sigma,
-            row_low,
-            row_high,
-            1 / column_scale,
-            column_scale,
-            column_low,
-            column_high,
-            _OUTPUT_LIMIT,
+        params = _scaled_params(
+            self.x.shape, self.factors, self.steps_per_sigma, self.low, self.high
         )
         flat_x, flat_out = self.x.reshape(-1), out.reshape(-1)
         draw_and_combine(
@@ -268,17 +271,53 @@ class _KroneckerTile:
                 reach *= math.sqrt(size) / factor.smallest
             else:
                 reach *= 1 / float(np.min(factor))
-        return self._check_reach(reach)
+        return _check_reach(reach, self.steps_per_sigma)
 
-    def _check_reach(self, reach: float) -> float:
-        """Return ``reach`` standard deviations plus noise in steps, if integers are exact there."""
-        steps = (reach + TAIL_SIGMAS) * self.steps_per_sigma
-        if not steps < GRID_LIMIT:
-            raise InvalidNoise(
-                f"bounds of up to {reach * self.steps_per_sigma:.3g} grid steps exceed 2^51 or are"
-                " missing; give finite bounds or a smaller steps_per_sigma"
-            )
-        return steps
+
+def _check_reach(reach: float, steps_per_sigma: float) -> float:
+    """Return ``reach`` standard deviations plus noise in steps, if integers are exact there."""
+    steps = (reach + TAIL_SIGMAS) * steps_per_sigma
+    if not steps < GRID_LIMIT:
+        raise InvalidNoise(
+            f"bounds of up to {reach * steps_per_sigma:.3g} grid steps exceed 2^51 or are"
+            " missing; give finite bounds or a smaller steps_per_sigma"
+        )
+    return steps
+
+
+def _scaled_params(
+    shape: Shape,
+    factors: Sequence[AxisFactor],
+    steps_per_sigma: float,
+    low: Sequence[Floats | float],
+    high: Sequence[Floats | float],
+) -> tuple[object, ...]:
+    """Return what the kernel of entry-wise noise needs of a tile: scales and bounds of its rows and
+    columns.
+    """
+    split = len(shape) - 1
+    row_scale = _product(factors[:split], shape[:split])
+    column_scale = _product(factors[split:], shape[split:])
+    row_low, row_high = _tightest(low[:split], high[:split], shape[:split])
+    column_low, column_high = _tightest(low[split:], high[split:], shape[split:])
+    rows = np.minimum(np.maximum(np.abs(row_low), np.abs(row_high)) / row_scale, math.inf)
+    columns = np.maximum(np.abs(column_low), np.abs(column_high)) / column_scale
+    reach = min(
+        float(np.max(rows)) / float(np.min(column_scale)),
+        float(np.max(columns)) / float(np.min(row_scale)),
+    )
+    _check_reach(reach, steps_per_sigma)
+    return (
+        steps_per_sigma / row_scale,
+        row_scale / steps_per_sigma,
+        row_low,
+        row_high,
+        1 / column_scale,
+        column_scale,
+        column_low,
+        column_high,
+        _OUTPUT_LIMIT,
+    )
 
 
 def _add_panel(panel: Panel, factor: AxisFactor, out: Array, *, in_place: bool) -> None:

@@ -48,6 +48,11 @@ class Center:
         """Whether it is the origin."""
         return not np.any(self.values)
 
+    @property
+    def common(self) -> bool:
+        """Whether it is one number for all entries."""
+        return self.values.size == 1
+
     def of(self, region: Region) -> Floats:
         """Return the centre of a region of the source, ready to broadcast."""
         if self.values.ndim == 0:

@@ -169,7 +169,7 @@ class StagedSteps:
         for key in damaged:
             self._entries.pop(key, None)
         written = staging.stage_tiles(
-            context, (work,), self._key, self._entries, set(self._entries)
+            context, (work,), self._key, self._entries, {}, set(self._entries)
         )
         fresh = [entry for part in written for entry in part]
         context.report("step staged")
@@ -196,10 +196,11 @@ class StagedSteps:
             (work,),
             dataclasses.replace(assembly, variables=(variable,)),
             entries,
+            {},  # all are compared by digest
             frozenset(entries),
         )
         on_progress, earlier = context.on_progress, set(entries)
-        if execution.verify(context.executor, (work,), entries, earlier, on_progress):
+        if execution.verify(context.executor, (work,), entries, {}, earlier, on_progress):
             raise VerificationFailed(
                 "staged steps cannot be read back; open the session again and repeat what is"
                 " missing with the same input"

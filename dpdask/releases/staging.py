@@ -67,7 +67,8 @@ def _write(context: Context, reserved: Reserved) -> Staged:
     earlier = frozenset(entries)
     fresh: list[ManifestEntry] = []
     appended_at = time.monotonic()
-    for written in stage_tiles(context, works, key, entries, set(earlier)):
+    stamps: dict[str, str] = {}
+    for written in stage_tiles(context, works, key, entries, stamps, set(earlier)):
         fresh += written
         if time.monotonic() - appended_at > _SEGMENT_SECONDS:
             check_open(context)
@@ -75,7 +76,7 @@ def _write(context: Context, reserved: Reserved) -> Staged:
             fresh, appended_at = [], time.monotonic()
     if fresh:
         context.publisher.append_manifest(fresh, seal)
-    return Staged(works, assembly, entries, earlier)
+    return Staged(works, assembly, entries, stamps, earlier)
 
 
 def _data(context: Context, prepared: Prepared, key: ReleaseKey) -> tuple[Intermediates, ...]:
@@ -125,6 +126,7 @@ def stage_tiles(
     works: tuple[TileWork, ...],
     key: ReleaseKey,
     entries: dict[str, ManifestEntry],
+    stamps: dict[str, str],
     done: set[str],
 ) -> Iterator[list[ManifestEntry]]:
     """Write every tile that is not done, and add to ``entries``; remove what is in the way, once.
@@ -134,11 +136,13 @@ def stage_tiles(
         works: The variables as they are released.
         key: The release key.
         entries: The manifest entries by key, which grow.
+        stamps: The stamps of the chunks that were read back, which grow.
         done: The keys that are not written again.
     """
     conflicts: list[str] = []
     for written in execution.write(context.executor, works, key, done, context.on_progress):
         entries.update((entry.key, entry) for entry in written.entries)
+        stamps.update(written.stamps)
         conflicts += written.conflicts
         yield written.entries
     if not conflicts:
@@ -148,6 +152,7 @@ def stage_tiles(
     done = set(entries) - set(conflicts)
     for written in execution.write(context.executor, works, key, done, context.on_progress):
         entries.update((entry.key, entry) for entry in written.entries)
+        stamps.update(written.stamps)
         if written.conflicts:
             raise StoreError(
                 "something else writes to the staging beside the output; stop that and"
@@ -173,13 +178,13 @@ def _verify(context: Context, staged: Staged) -> Staged:
         check_unchanged(context)
         context.publisher.remove(bad)
         key = context.key()
-        entries = dict(staged.entries)
+        entries, stamps = dict(staged.entries), dict(staged.stamps)
         done = set(entries) - set(bad)
-        written = stage_tiles(context, staged.works, key, entries, done)
+        written = stage_tiles(context, staged.works, key, entries, stamps, done)
         fresh = [entry for part in written for entry in part]
         context.publisher.append_manifest(fresh, key.seal(STAGING))
         earlier = staged.earlier - set(bad)
-        staged = dataclasses.replace(staged, entries=entries, earlier=earlier)
+        staged = dataclasses.replace(staged, entries=entries, stamps=stamps, earlier=earlier)
         bad = _bad_chunks(context, staged)
     if bad:
         raise VerificationFailed(
@@ -192,7 +197,12 @@ def _verify(context: Context, staged: Staged) -> Staged:
 def _bad_chunks(context: Context, staged: Staged) -> list[str]:
     earlier = set(staged.earlier)
     return execution.verify(
-        context.executor, staged.works, staged.entries, earlier, context.on_progress
+        context.executor,
+        staged.works,
+        staged.entries,
+        staged.stamps,
+        earlier,
+        context.on_progress,
     )
 
 

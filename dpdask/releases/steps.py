@@ -82,12 +82,14 @@ class Staged:
         works: The variables as they are released.
         assembly: What its documents are built from.
         entries: The manifest entries of all write chunks by key.
+        stamps: The stamps of those that the task that wrote them has read back.
         earlier: The keys of those that an earlier run wrote.
     """
 
     works: tuple[TileWork, ...]
     assembly: Assembly
     entries: dict[str, ManifestEntry]
+    stamps: dict[str, str]
     earlier: frozenset[str]
 
 

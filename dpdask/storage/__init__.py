@@ -3,6 +3,7 @@
 from dpdask.storage.base import NOT_A_FILE, Storage
 from dpdask.storage.beside import coordinate_beside, coordinate_schema, has_beside
 from dpdask.storage.cf import Decoding
+from dpdask.storage.chunk_reader import ChunkReader
 from dpdask.storage.coarsened import coarsened_by, grouped_by
 from dpdask.storage.coordinates import CoordinateSchema, plain_name
 from dpdask.storage.documents import (
@@ -20,7 +21,7 @@ from dpdask.storage.given import GivenArray
 from dpdask.storage.groups import array_names, open_group, write_example
 from dpdask.storage.labelled import LabelledSource, with_labels
 from dpdask.storage.labels import LabelArray, open_labels
-from dpdask.storage.layout import Layout
+from dpdask.storage.layout import PIECE_BYTES, Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import (
     ManifestEntry,
@@ -34,14 +35,17 @@ from dpdask.storage.output_lock import OutputLock, read_output_lock, remove_outp
 from dpdask.storage.publishers import Publisher
 from dpdask.storage.source import Region, SourceArray, open_source
 from dpdask.storage.stack import STEPS_WRITTEN, one_of_stack, steps_written
+from dpdask.storage.staged_chunks import StagedChunk
 from dpdask.storage.table import open_table
 
 __all__ = [
     "CARD_ARRAYS",
     "MANIFEST_ARRAY",
     "NOT_A_FILE",
+    "PIECE_BYTES",
     "ROOT",
     "STEPS_WRITTEN",
+    "ChunkReader",
     "Coordinate",
     "CoordinateSchema",
     "Decoding",
@@ -55,6 +59,7 @@ __all__ = [
     "Publisher",
     "Region",
     "SourceArray",
+    "StagedChunk",
     "Storage",
     "array_names",
     "canonical",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,6 +67,20 @@ class Storage(abc.ABC):
             durable: whether the object must survive a power cut on return; otherwise it may wait
                 for :meth:`flush`.
         """
+
+    def create_from(self, name: str, pieces: Iterable[Buffer], size: int) -> bool:
+        """Put an object only if there is none, as :meth:`create` does, not durable at once.
+
+        Args:
+            name: the object's name.
+            pieces: its bytes in order, each valid until the next is asked for.
+            size: how many bytes they are.
+        """
+        return self.create(name, b"".join(bytes(piece) for piece in pieces), durable=False)
+
+    def stamp(self, name: str) -> str | None:
+        """Return a stamp of an object that changes with every write; None if that is unknown."""
+        return None
 
     @abc.abstractmethod
     def listing(self, folder: str = "") -> Iterator[ListedObject]:

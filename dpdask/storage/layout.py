@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 else:
     kernel = when_used("dpdask.machine.crc32c")
 
-__all__ = ["Layout"]
+__all__ = ["PIECE_BYTES", "Layout"]
 
 _local = threading.local()
 _ONE_FOLDER = 100_000
+PIECE_BYTES = 2**20
+"""What is computed and written at once: it stays in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,21 +164,28 @@ class Layout:
         document: Json = self.create(MemoryStore(), self.name, attributes).metadata.to_dict()
         return document
 
+    @property
+    def raw(self) -> bool:
+        """Whether a write chunk is its values as they are, then their crc32c."""
+        return self.shards is None and self.codec == "none"
+
+    def pieces(self, block: Array) -> Iterator[NDArray[np.uint8]]:
+        """Yield the values of a raw write chunk as bytes, 1 MiB at most at once."""
+        # not ascontiguousarray, which gives a single number an axis
+        plain = np.asarray(block, dtype=np.dtype(self.dtype), order="C")
+        flat = _padded(plain, self.chunks).reshape(-1).view(np.uint8)
+        for first in range(0, flat.size, PIECE_BYTES):
+            yield flat[first : first + PIECE_BYTES]
+
     def encode(self, index: tuple[int, ...], block: Array) -> list[Buffer]:
-        """Return a write chunk as the buffers to store, one after the other."""
-        if self.shards is None and self.codec == "none":
-            # not ascontiguousarray, which gives a single number an axis
-            plain = np.asarray(block, dtype=np.dtype(self.dtype), order="C")
-            whole = _padded(plain, self.chunks)
-            flat = whole.reshape(-1).view(np.uint8)
-            return [flat, kernel.crc32c(flat).to_bytes(4, "little")]
+        """Return a write chunk that is not raw as the buffers to store, one after the other."""
         array, objects = self._scratch()
         array[self.region(index)] = block
         return [objects.pop(self._chunk_key(index)).to_bytes()]
 
     def check(self, index: tuple[int, ...], stored: NDArray[np.uint8]) -> bool:
         """Return whether ``stored`` decodes to a write chunk with the right checksums."""
-        if self.shards is None and self.codec == "none":
+        if self.raw:
             trailer = int.from_bytes(stored[-4:].tobytes(), "little")
             return (
                 stored.size == self.write_chunk_bytes + 4 and kernel.crc32c(stored[:-4]) == trailer

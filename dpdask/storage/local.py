@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpdask.errors import StorageFault, StoreError
-from dpdask.storage.base import NOT_A_FILE, Content, ListedObject, Storage
+from dpdask.storage.base import NOT_A_FILE, Buffer, Content, ListedObject, Storage
 from dpdask.storage.filesystem import (
     allocate,
     begin_writeback,
@@ -94,7 +94,8 @@ class LocalStorage(Storage):
 
     def write(self, name: str, content: Content) -> None:
         """Write a file of the scratch folder and rename it."""
-        with self._temporary(content, durable=False) as temporary:
+        buffers, size = _buffers(content), _size_of(content)
+        with self._temporary(buffers, size, durable=False) as temporary:
             rename_into_folder(os.replace, temporary, f"{self.path}/{name}")
 
     def create(self, name: str, content: Content, *, durable: bool = True) -> bool:
@@ -102,26 +103,42 @@ class LocalStorage(Storage):
 
         A ``durable`` file survives a power cut; :meth:`flush` makes all others durable at once.
         """
-        with self._temporary(content, durable=durable) as temporary:
+        created = self._create(name, _buffers(content), _size_of(content), durable=durable)
+        if created and durable:
+            sync_folder(self.path)
+        return created
+
+    def create_from(self, name: str, pieces: Iterable[Buffer], size: int) -> bool:
+        """Write pieces to a file of the scratch folder as they come, then rename it."""
+        return self._create(name, pieces, size, durable=False)
+
+    def stamp(self, name: str) -> str | None:
+        """Return times and inode number of a plain file, None for anything else."""
+        try:
+            status = os.stat(f"{self.path}/{name}", follow_symlinks=False)
+        except OSError:
+            return None
+        return stamp_of(status) if stat.S_ISREG(status.st_mode) else None
+
+    def _create(self, name: str, pieces: Iterable[Buffer], size: int, *, durable: bool) -> bool:
+        with self._temporary(pieces, size, durable=durable) as temporary:
             try:
                 rename_into_folder(rename_new_file, temporary, f"{self.path}/{name}")
             except FileExistsError:
                 return False
-        if durable:
-            sync_folder(self.path)
         return True
 
     @contextlib.contextmanager
-    def _temporary(self, content: Content, *, durable: bool) -> Iterator[str]:
+    def _temporary(self, pieces: Iterable[Buffer], size: int, *, durable: bool) -> Iterator[str]:
         """Write a file in the scratch folder; it is removed at the end unless it was renamed."""
         temporary = f"{self.scratch or self.path}/{temporary_name()}"
         try:
             descriptor = os.open(temporary, _NEW_FILE, 0o644)
             try:
-                size = _size_of(content)
                 if size >= _LARGE_FILE:
                     allocate(descriptor, size)
-                _write_all(descriptor, content)
+                for piece in pieces:
+                    _write_all(descriptor, piece)
                 if durable:
                     os.fsync(descriptor)
                 elif size >= _LARGE_FILE:
@@ -290,20 +307,17 @@ class LocalStorage(Storage):
         return True
 
 
-def _buffers(content: Content) -> list[memoryview]:
-    """Return the buffers of content as bytes."""
-    buffers = content if isinstance(content, list) else [content]
-    return [memoryview(buffer).cast("B") for buffer in buffers]  # type: ignore[arg-type]
+def _buffers(content: Content) -> list[Buffer]:
+    return content if isinstance(content, list) else [content]
 
 
 def _size_of(content: Content) -> int:
     """Return the number of bytes of content."""
-    return sum(view.nbytes for view in _buffers(content))
+    return sum(len(buffer) for buffer in _buffers(content))
 
 
-def _write_all(descriptor: int, content: Content) -> None:
-    """Write content to a file."""
-    for view in _buffers(content):
-        rest = view
-        while rest:
-            rest = rest[os.write(descriptor, rest[:_PIECE]) :]
+def _write_all(descriptor: int, piece: Buffer) -> None:
+    """Write bytes to a file."""
+    view = memoryview(piece).cast("B")  # type: ignore[arg-type]  # arrays are buffers
+    while view:
+        view = view[os.write(descriptor, view[:_PIECE]) :]

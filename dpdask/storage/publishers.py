@@ -20,6 +20,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpdask.errors import StorageFault, StoreError
 from dpdask.keystream import Seal
 from dpdask.storage.base import NOT_A_FILE, Storage
@@ -28,6 +31,7 @@ from dpdask.storage.layout import Layout
 from dpdask.storage.local import LocalStorage
 from dpdask.storage.manifest import ManifestEntry, digest_of
 from dpdask.storage.output_lock import LOCK_FILE, STAGING_SUFFIX, OutputLock
+from dpdask.storage.staged_chunks import StagedChunk, stage_pieces, staged_or_none
 from dpdask.types import Array
 
 __all__ = ["Publisher", "PutIfAbsentPublisher", "RenamePublisher"]
@@ -113,15 +117,36 @@ class Publisher(abc.ABC):
             index: which write chunk.
             block: its values.
         """
+        staged = self.stage(layout, index, block)
+        return None if staged is None else staged.entry
+
+    def stage(self, layout: Layout, index: tuple[int, ...], block: Array) -> StagedChunk | None:
+        """Store one write chunk as :meth:`put` does; a raw one is read back too."""
+        if layout.raw:
+            return self.stage_pieces(layout, index, layout.pieces(block))
         key, buffers = layout.key(index), layout.encode(index, block)
         entry = ManifestEntry(key, sum(len(buffer) for buffer in buffers), digest_of(buffers))
         with _storage_errors():
             if self.data.create(key, buffers, durable=False):
-                return entry
-        with self.data.viewed(key) as stored:
-            if stored is None or stored.size != entry.size:
-                return None
-            return entry if digest_of([stored]) == entry.digest else None
+                return StagedChunk(entry)
+        return staged_or_none(self.data, entry)
+
+    def stage_pieces(
+        self, layout: Layout, index: tuple[int, ...], pieces: Iterable[NDArray[np.uint8]]
+    ) -> StagedChunk | None:
+        """Store one raw write chunk piece by piece, as :meth:`stage` does.
+
+        Args:
+            layout: the released array.
+            index: which write chunk.
+            pieces: its bytes in order, computed as they are asked for.
+        """
+        with _storage_errors():
+            return stage_pieces(self.data, layout, index, pieces)
+
+    def changed(self, stamps: dict[str, str]) -> set[str]:
+        """Return the staged chunks that do not have the stamps with which they were read back."""
+        return {key for key, stamp in stamps.items() if self.data.stamp(key) != stamp}
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove staged objects that must not be published, while the output is locked for us."""

@@ -16,6 +16,7 @@ import numpy as np
 from dpdask.errors import StorageFault, StoreError
 from dpdask.storage.base import Storage
 from dpdask.storage.cf import DECODING_ATTRIBUTES, Decoding, holds_times, read_decoding
+from dpdask.storage.chunk_reader import ChunkReader
 from dpdask.storage.coordinates import dimension_names
 from dpdask.storage.decoding import (
     Scratch,
@@ -34,7 +35,7 @@ from dpdask.storage.opened import (
 from dpdask.storage.opening import check_there, open_or_explain
 from dpdask.storage.record_blocks import record_blocks, thread_memory
 from dpdask.storage.regions import chunks_within, regions_of, shifted
-from dpdask.storage.stored import read_or_explain, read_stored
+from dpdask.storage.stored import chunk_file, read_or_explain, read_stored
 from dpdask.storage.unlabelled import Unlabelled
 from dpdask.storage.zarr_types import ZarrArray
 from dpdask.types import Array, Json, Region, Shape
@@ -136,6 +137,17 @@ class SourceArray(Unlabelled):
             return np.ascontiguousarray(block, dtype=self.working_dtype)
 
         return read_or_explain(read, absolute)
+
+    def chunk_reader(self, region: Region) -> ChunkReader | None:
+        """Open the file that holds a region's values as they are; None if there is none."""
+        if not self.plain or self.decoding is not None or self.working_dtype != self.dtype:
+            return None
+        file = chunk_file(self.storage, self.path, self._array(), region)
+        return None if file is None else ChunkReader.of(file, self._chunk_bytes, region)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return math.prod(self.chunks) * np.dtype(self.dtype).itemsize
 
     def read_codes(self, region: Region, scratch: Scratch | None = None) -> Array:
         """Return a region of stored numbers as the type that their attributes say.
@@ -300,7 +312,7 @@ class SourceArray(Unlabelled):
         """Refuse a source with a chunk of the wrong size, where all have the same size."""
         if not self.plain:
             return
-        expected = math.prod(self.chunks) * np.dtype(self.dtype).itemsize
+        expected = self._chunk_bytes
         for name, size, _ in self.storage.listing(self.path):
             is_metadata = name.rpartition("/")[2].startswith((".z", "zarr.json"))
             if not is_metadata and size != expected:

@@ -18,7 +18,7 @@ from dpdask.storage.object_faults import raise_if_unavailable
 from dpdask.storage.zarr_types import ZarrArray
 from dpdask.types import Array, Region
 
-__all__ = ["read_or_explain", "read_stored"]
+__all__ = ["chunk_file", "read_or_explain", "read_stored"]
 
 
 def read_stored(
@@ -67,6 +67,23 @@ def _read_plain(
     above = chunk * array.chunks[0]
     rows = slice(region[0].start - above, region[0].stop - above)
     return read_chunk_file(file, tuple(array.chunks), rows, np.dtype(array.dtype), scratch)
+
+
+def chunk_file(storage: Storage, path: str, array: ZarrArray, region: Region) -> str | None:
+    """Return the file of the one whole chunk that a region is, None if it is not one.
+
+    Args:
+        storage: where the hierarchy is.
+        path: the array's path in it.
+        array: the opened array.
+        region: which part of the array.
+    """
+    index = []
+    for part, size, length in zip(region, array.chunks, array.shape, strict=True):
+        if part.start % size or part.stop - part.start != size or part.stop > length:
+            return None
+        index.append(part.start // size)
+    return storage.file_path(f"{path}/{array.metadata.encode_chunk_key(tuple(index))}")
 
 
 def _read_by_zarr(array: ZarrArray, region: Region, scratch: Scratch | None) -> Array:
