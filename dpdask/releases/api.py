@@ -36,6 +36,7 @@ __all__ = [
     "abort",
     "abort_named",
     "advice",
+    "finish_complete",
     "finish_published",
     "ledger_of",
     "parsed_spec",
@@ -189,15 +190,20 @@ def finish_published(spec: SpecLike) -> Receipt | None:
     Needs no source and no cluster.
     """
     with _opened(spec) as (parsed, ledger):
-        target = find_target(output_storage(parsed), ledger, Command.FLOW)
-        outcome = decide(observe(target), Command.FLOW)
-        if outcome is Action.FINALIZE:
-            return finalize(parsed, ledger, target)
-        if outcome is Action.PUBLISH:
-            return publish_staged(parsed, ledger, target)
-        if outcome is Refusal.LOCK_DAMAGED or outcome is Refusal.LOCK_FOREIGN:
-            raise outcome.error()
-        return None
+        return finish_complete(parsed, ledger)
+
+
+def finish_complete(spec: ReleaseSpec, ledger: Ledger) -> Receipt | None:
+    """Do what :func:`finish_published` does, on a ledger that is open."""
+    target = find_target(output_storage(spec), ledger, Command.FLOW)
+    outcome = decide(observe(target), Command.FLOW)
+    if outcome is Action.FINALIZE:
+        return finalize(spec, ledger, target)
+    if outcome is Action.PUBLISH:
+        return publish_staged(spec, ledger, target)
+    if outcome is Refusal.LOCK_DAMAGED or outcome is Refusal.LOCK_FOREIGN:
+        raise outcome.error()
+    return None
 
 
 def abort(spec: SpecLike) -> str | None:

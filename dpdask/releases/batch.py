@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import threading
 from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from dpdask.errors import InvalidSpec
+from dpdask.execution import cluster, no_progress
 from dpdask.ledger import Ledger
-from dpdask.planning import ReleasePlan, make_plan, source_storage
-from dpdask.releases.api import finish_published, ledger_of
-from dpdask.releases.recovery import Charge, charge_of
+from dpdask.planning import (
+    ReleasePlan,
+    make_plan,
+    output_storage,
+    placed,
+    source_storage,
+    spec_digest,
+)
+from dpdask.planning.checks import check_space
+from dpdask.releases.api import finish_complete, ledger_of
+from dpdask.releases.closing import Receipt
+from dpdask.releases.read import published_card
+from dpdask.releases.recovery import Charge, Command, charge_of
+from dpdask.releases.run import ReleaseRun, plan_or_finish
 from dpdask.spec import ReleaseSpec
+from dpdask.spec.release import INLINE, ComputeSection
 from dpdask.storage import array_names
 
-__all__ = ["ArraysOfGroup", "CheckedBatch", "check_batch"]
+__all__ = ["ArraysOfGroup", "CheckedBatch", "SharedClusters", "check_batch", "release_of_batch"]
 
 
 class ArraysOfGroup(BaseModel):
@@ -74,7 +88,7 @@ def check_batch(specs: list[ReleaseSpec]) -> CheckedBatch:
     uncharged: list[ReleasePlan] = []
     with contextlib.closing(ledger_of(specs[0])) as ledger:
         for spec in specs:
-            if finish_published(spec) is not None:
+            if _is_published(ledger, spec) or finish_complete(spec, ledger) is not None:
                 published.append(spec)
                 continue
             plan = make_plan(spec, ledger=ledger, resuming=True, forecast=False)
@@ -88,12 +102,68 @@ def check_batch(specs: list[ReleaseSpec]) -> CheckedBatch:
                     " its publish.edition to request it anew, or leave it out"
                 )
             if charge is Charge.NONE:
-                # the checks of a new release, such as an output that exists
-                make_plan(spec, ledger=ledger, forecast=False)
+                if plan.output.occupied():  # refused as a new release is
+                    make_plan(spec, ledger=ledger, forecast=False)
+                check_space(plan)
                 uncharged.append(plan)
             missing.append(spec)
         _check_together(ledger, uncharged)
     return CheckedBatch(published, missing)
+
+
+def _is_published(ledger: Ledger, spec: ReleaseSpec) -> bool:
+    """Return whether a release is published and committed, by its card; nothing is planned."""
+    card = published_card(output_storage(spec))
+    entry = None if card is None else ledger.entry_named(card.release_id)
+    if entry is None or entry.last != "commit":
+        return False
+    return entry.spec_digest == spec_digest(spec)
+
+
+class SharedClusters:
+    """One cluster for all releases of a batch that name the same one; closed at the end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stack = contextlib.ExitStack()
+        self._connections: dict[str, cluster.Connection] = {}
+
+    def __enter__(self) -> SharedClusters:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def client(self, compute: ComputeSection) -> cluster.DaskClient | None:
+        """Return the client that a release uses, opened for the first; None without a cluster."""
+        if compute.cluster == INLINE:
+            return None
+        key = compute.model_dump_json()
+        with self._lock:
+            if key not in self._connections:
+                self._connections[key] = self._stack.enter_context(cluster.connect(compute))
+            elif self._connections[key].client.status != "running":
+                self._connections[key].renew()
+            return self._connections[key].client
+
+
+def release_of_batch(spec: ReleaseSpec, ledger: Ledger, clusters: SharedClusters) -> Receipt:
+    """Publish one release of a batch, or finish it where an earlier run stopped.
+
+    Args:
+        spec: The release.
+        ledger: The ledger of the batch, open.
+        clusters: The clusters of the batch.
+
+    Raises:
+        DpdaskError: The release is refused, in one line that names the way out.
+    """
+    planned = plan_or_finish(spec, ledger, Command.FLOW)
+    if isinstance(planned, Receipt):
+        return planned
+    run = ReleaseRun(planned, ledger, no_progress)
+    with run.connected(clusters.client(placed(planned.plan))):
+        return run.all_steps()
 
 
 def _check_one_budget(specs: list[ReleaseSpec]) -> None:

@@ -17,6 +17,7 @@ from dpdask.spec.release import ReleaseSpec
 __all__ = [
     "load_calibration_spec",
     "load_release_spec",
+    "load_release_specs",
     "parse_calibration_spec",
     "parse_release_spec",
 ]
@@ -32,6 +33,20 @@ def load_calibration_spec(path: str | Path) -> CalibrationSpec:
 def load_release_spec(path: str | Path) -> ReleaseSpec:
     """Read a YAML or JSON file into a :class:`ReleaseSpec`."""
     return parse_release_spec(_read(path))
+
+
+def load_release_specs(path: str | Path) -> list[ReleaseSpec]:
+    """Read a YAML or JSON file that holds a list of release specs."""
+    content = _read(path)
+    if not isinstance(content, list):
+        raise InvalidSpec(f"specs {str(path)!r} are not a list; write one spec after the other")
+    specs = []
+    for number, item in enumerate(content, 1):
+        try:
+            specs.append(parse_release_spec(item))
+        except InvalidSpec as mistake:
+            raise InvalidSpec(f"spec {number} of {len(content)}: {mistake}") from None
+    return specs
 
 
 def parse_calibration_spec(content: object) -> CalibrationSpec:
