@@ -23,9 +23,7 @@ from dpdask.privatizers.grid import ENTRY_LIMIT
 __all__ = [
     "add_clipped",
     "add_flat",
-    "add_norm",
     "add_scaled",
-    "add_stretched",
     "finish_spherical",
     "fixed_product",
     "keep",
@@ -36,6 +34,7 @@ __all__ = [
 ]
 
 _ENTRY_LIMIT = float(ENTRY_LIMIT)
+_TOGETHER = 1024  # integers that are read before their memory is written over
 _compiled = compiled()
 
 
@@ -55,8 +54,10 @@ def _steps(v, inverse):
 @_compiled
 def keep(z, at, low, high, x, out, start, params):
     """Store the integers themselves."""
-    for e in range(low, high):
-        out[e - start] = z[e - at]
+    outs = out[low - start : high - start]
+    zs = z[low - at : high - at]
+    for j in range(high - low):
+        outs[j] = zs[j]
 
 
 @_compiled
@@ -136,21 +137,21 @@ def add_scaled(z, at, low, high, x, out, start, params):
 @_compiled
 def _sum_squares(z):
     """The squared norm of a short array: eight running sums in a fixed order."""
-    sums = np.zeros(8)
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
     whole = z.size - z.size % 8
     for e in range(0, whole, 8):
-        for lane in range(8):
-            sums[lane] += z[e + lane] * z[e + lane]
-    total = sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7]
+        s0 += z[e] * z[e]
+        s1 += z[e + 1] * z[e + 1]
+        s2 += z[e + 2] * z[e + 2]
+        s3 += z[e + 3] * z[e + 3]
+        s4 += z[e + 4] * z[e + 4]
+        s5 += z[e + 5] * z[e + 5]
+        s6 += z[e + 6] * z[e + 6]
+        s7 += z[e + 7] * z[e + 7]
+    total = s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7
     for e in range(whole, z.size):
         total += z[e] * z[e]
     return total
-
-
-@_compiled
-def add_norm(z, at, low, high, x, out, start, params):
-    """Add the squares of the integers to a running total."""
-    params[0][0] += _sum_squares(z[low - at : high - at])
 
 
 @_compiled
@@ -161,23 +162,20 @@ def keep_and_norm(z, at, low, high, x, out, start, params):
 
 
 @_compiled
-def add_stretched(z, at, low, high, x, out, start, params):
-    """Clamped data plus stretched integers, rounded to the grid."""
-    inverse, floor, ceiling, stretch, limit, step = params
-    xs = x[low - start : high - start]
-    outs = out[low - start : high - start]
-    zs = z[low - at : high - at]
-    for j in range(high - low):
-        v = min(max(_value(xs[j]), floor), ceiling) * inverse + zs[j] * stretch
-        outs[j] = ((min(max(v, -limit), limit) + ROUNDER) - ROUNDER) * step
-
-
-@_compiled
-def finish_spherical(x, out, inverse, floor, ceiling, stretch, limit, step):
-    """Replace the integers in ``out`` by clamped data + stretch * integers, rounded to the grid."""
-    for j in range(x.size):
-        v = min(max(_value(x[j]), floor), ceiling) * inverse + np.float64(out[j]) * stretch
-        out[j] = ((min(max(v, -limit), limit) + ROUNDER) - ROUNDER) * step
+def finish_spherical(x, kept, out, inverse, floor, ceiling, stretch, limit, step):
+    """Write clamped data + stretch * integers, rounded to the grid, over the integers ``kept``,
+    which lie in the memory of ``out``.
+    """
+    some = np.empty(_TOGETHER)
+    for first in range(0, x.size, _TOGETHER):
+        xs = x[first : first + _TOGETHER]
+        integers = kept[first : first + _TOGETHER]
+        outs = out[first : first + _TOGETHER]
+        for j in range(xs.size):
+            some[j] = np.float64(integers[j])
+        for j in range(xs.size):
+            v = min(max(_value(xs[j]), floor), ceiling) * inverse + some[j] * stretch
+            outs[j] = ((min(max(v, -limit), limit) + ROUNDER) - ROUNDER) * step
 
 
 @intrinsic
@@ -192,39 +190,70 @@ def _fma(_context, a, b, c):
 
 @_compiled
 def _project(rows, data, count, total):
-    """total += rows' data in a fixed order, four rows at a time, so that every machine gives the
-    same bits.
+    """total += rows' data in a fixed order, row after row, so that every machine gives the same
+    bits; four rows and two directions at a time stay in registers.
     """
-    whole = count - count % 4
+    whole, rank = count - count % 4, total.shape[0]
     for i in range(0, whole, 4):
-        for r in range(total.shape[0]):
+        d0, d1, d2, d3 = data[i], data[i + 1], data[i + 2], data[i + 3]
+        for r in range(0, rank - 1, 2):
+            a0, a1, a2, a3 = rows[i, r], rows[i + 1, r], rows[i + 2, r], rows[i + 3, r]
+            s = r + 1
+            b0, b1, b2, b3 = rows[i, s], rows[i + 1, s], rows[i + 2, s], rows[i + 3, s]
+            one, two = total[r], total[s]
+            for j in range(one.size):
+                e0, e1, e2, e3 = d0[j], d1[j], d2[j], d3[j]
+                one[j] = _fma(a3, e3, _fma(a2, e2, _fma(a1, e1, _fma(a0, e0, one[j]))))
+                two[j] = _fma(b3, e3, _fma(b2, e2, _fma(b1, e1, _fma(b0, e0, two[j]))))
+        for r in range(rank - rank % 2, rank):
             w0, w1, w2, w3 = rows[i, r], rows[i + 1, r], rows[i + 2, r], rows[i + 3, r]
-            line, d0, d1, d2, d3 = total[r], data[i], data[i + 1], data[i + 2], data[i + 3]
-            for j in range(total.shape[1]):
+            line = total[r]
+            for j in range(line.size):
                 line[j] = _fma(
                     w3, d3[j], _fma(w2, d2[j], _fma(w1, d1[j], _fma(w0, d0[j], line[j])))
                 )
     for i in range(whole, count):
-        for r in range(total.shape[0]):
+        for r in range(rank):
             weight = rows[i, r]
             for j in range(total.shape[1]):
                 total[r, j] = _fma(weight, data[i, j], total[r, j])
 
 
 @_compiled
-def _lift(rows, seen, i, line):
-    """line += rows[i] seen in a fixed order, four directions at a time."""
+def _lift(rows, seen, first, count, lines):
+    """lines += rows seen in a fixed order, direction after direction: ``count`` rows from ``first``
+    on, four directions and two rows at a time.
+    """
     rank = seen.shape[0]
     whole = rank - rank % 4
-    for r in range(0, whole, 4):
-        w0, w1, w2, w3 = rows[i, r], rows[i, r + 1], rows[i, r + 2], rows[i, r + 3]
-        s0, s1, s2, s3 = seen[r], seen[r + 1], seen[r + 2], seen[r + 3]
-        for j in range(line.size):
-            line[j] = _fma(w3, s3[j], _fma(w2, s2[j], _fma(w1, s1[j], _fma(w0, s0[j], line[j]))))
-    for r in range(whole, rank):
-        weight = rows[i, r]
-        for j in range(line.size):
-            line[j] = _fma(weight, seen[r, j], line[j])
+    for k in range(0, count - 1, 2):
+        i = first + k
+        one, two = lines[k], lines[k + 1]
+        for r in range(0, whole, 4):
+            a0, a1, a2, a3 = rows[i, r], rows[i, r + 1], rows[i, r + 2], rows[i, r + 3]
+            b0, b1, b2, b3 = (
+                rows[i + 1, r],
+                rows[i + 1, r + 1],
+                rows[i + 1, r + 2],
+                rows[i + 1, r + 3],
+            )
+            s0, s1, s2, s3 = seen[r], seen[r + 1], seen[r + 2], seen[r + 3]
+            for j in range(one.size):
+                e0, e1, e2, e3 = s0[j], s1[j], s2[j], s3[j]
+                one[j] = _fma(a3, e3, _fma(a2, e2, _fma(a1, e1, _fma(a0, e0, one[j]))))
+                two[j] = _fma(b3, e3, _fma(b2, e2, _fma(b1, e1, _fma(b0, e0, two[j]))))
+        for r in range(whole, rank):
+            a0, b0 = rows[i, r], rows[i + 1, r]
+            s0 = seen[r]
+            for j in range(one.size):
+                one[j] = _fma(a0, s0[j], one[j])
+                two[j] = _fma(b0, s0[j], two[j])
+    for k in range(count - count % 2, count):
+        line = lines[k]
+        for r in range(rank):
+            weight = rows[first + k, r]
+            for j in range(line.size):
+                line[j] = _fma(weight, seen[r, j], line[j])
 
 
 @_compiled
@@ -278,8 +307,9 @@ def _clamped(x, i, data, row_low, row_high, column_low, column_high, column_inve
     """Row i of the data by the value rule, clamped and divided by the columns' scales."""
     floor = row_low[i]
     ceiling = row_high[i]
+    xs = x[i]
     for j in range(column_low.size):
-        v = _value(x[i, j])
+        v = _value(xs[j])
         data[j] = (
             min(max(v, max(floor, column_low[j])), min(ceiling, column_high[j])) * column_inverse[j]
         )
@@ -315,25 +345,35 @@ def low_rank_draw(
     """
     count = k.shape[0]
     rows = directions[first : first + count]
-    line = np.empty(k.shape[1])
-    for i in range(count):
-        _clamped(x, first + i, line, low[0], high[0], low[1], high[1], column_inverse)
-        for j in range(line.size):
-            line[j] *= inverse
-        _lift(rows, seen, i, line)
-        for j in range(line.size):
-            k[i, j] += (line[j] * steps_per_sigma + ROUNDER) - ROUNDER
-            t[first + i, j] = k[i, j]
+    lines = np.empty((2, k.shape[1]))
+    for i in range(0, count, 2):
+        some = min(2, count - i)
+        for own in range(some):
+            line = lines[own]
+            _clamped(x, first + i + own, line, low[0], high[0], low[1], high[1], column_inverse)
+            for j in range(line.size):
+                line[j] *= inverse
+        _lift(rows, seen, i, some, lines)
+        for own in range(some):
+            line, integers, sums = lines[own], k[i + own], t[first + i + own]
+            for j in range(line.size):
+                integers[j] += (line[j] * steps_per_sigma + ROUNDER) - ROUNDER
+                sums[j] = integers[j]
     _project(rows, k, count, drawn)
 
 
 @_compiled
 def low_rank_finish(t, out, directions, drawn, base, column_step):
     """Un-whiten: base * t + V drawn, scaled to the data's units; ``t`` may be ``out`` itself."""
-    line = np.empty(t.shape[1])
-    for i in range(t.shape[0]):
-        for j in range(line.size):
-            line[j] = base * t[i, j]
-        _lift(directions, drawn, i, line)
-        for j in range(line.size):
-            out[i, j] = line[j] * column_step[j]
+    lines = np.empty((2, t.shape[1]))
+    for i in range(0, t.shape[0], 2):
+        some = min(2, t.shape[0] - i)
+        for own in range(some):
+            line, sums = lines[own], t[i + own]
+            for j in range(line.size):
+                line[j] = base * sums[j]
+        _lift(directions, drawn, i, some, lines)
+        for own in range(some):
+            line, outs = lines[own], out[i + own]
+            for j in range(line.size):
+                outs[j] = line[j] * column_step[j]

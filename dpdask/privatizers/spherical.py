@@ -106,7 +106,7 @@ def add_spherical(
     as a step holds at least 2^10 of its points, so noise of more than 2^14 steps per entry is
     refused. A step of entry_std / 2^6 is far from that.
 
-    An 8-byte output serves as scratch for the integers; for a 4-byte one they are drawn twice.
+    The output serves as scratch for the integers.
 
     Args:
         x: The data.
@@ -120,16 +120,12 @@ def add_spherical(
     xs, outs = flattened(x, out)
     limit, scale = output_scale(out, GRID_LIMIT - 1, step)
     bounds = (1 / step, float(low), float(high))
-    drawn = (stream, DIRECTION_STEPS_PER_SIGMA, xs, outs)
+    # the integers lie in the output; one above 2^31 would be a draw of 128 standard deviations
+    kept = outs if out.dtype.itemsize == 8 else outs.view(np.int32)
     total = np.zeros(1)
-    if out.dtype.itemsize == 8:
-        draw_and_combine(kernels.keep_and_norm, *drawn, (total,))
-        stretch = _stretch(radius / step, float(total[0]), x.size)
-        kernels.finish_spherical(xs, outs, *bounds, stretch, limit, scale)
-    else:
-        draw_and_combine(kernels.add_norm, *drawn, (total,))
-        stretch = _stretch(radius / step, float(total[0]), x.size)
-        draw_and_combine(kernels.add_stretched, *drawn, (*bounds, stretch, limit, scale))
+    draw_and_combine(kernels.keep_and_norm, stream, DIRECTION_STEPS_PER_SIGMA, xs, kept, (total,))
+    stretch = _stretch(radius / step, float(total[0]), x.size)
+    kernels.finish_spherical(xs, kept, outs, *bounds, stretch, limit, scale)
 
 
 def _stretch(radius: float, squared_norm: float, entries: int) -> float:

@@ -80,7 +80,14 @@ class Rows:
         self.rows: list[dict[str, Any]] = []
 
     def add(
-        self, name: str, dtype: str, threads: int, ratio: float, goal: str, detail: str = ""
+        self,
+        name: str,
+        dtype: str,
+        threads: int,
+        ratio: float,
+        goal: str,
+        detail: str = "",
+        aim: str = "",
     ) -> None:
         self.rows.append(
             {
@@ -89,6 +96,7 @@ class Rows:
                 "threads": threads,
                 "ratio": round(ratio, 4),
                 "goal": goal,
+                "aim": aim,
                 "detail": detail,
             }
         )
@@ -126,15 +134,17 @@ def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
         (
             "exact i.i.d. / NumPy PCG64 standard_normal + scale + add",
             lambda s: np.random.Generator(np.random.PCG64(s)),
-            "<= 0.4",
+            "<= 0.22",
+            "<= 0.18",
         ),
         (
             "exact i.i.d. / randomgen AESCounter normal",
             lambda s: np.random.Generator(randomgen.AESCounter(s)),
             "",
+            "",
         ),
     ]
-    for name, make, goal in rivals:
+    for name, make, goal, aim in rivals:
         mine, other = side_by_side(ours, theirs(make))
         rows.add(
             name,
@@ -143,6 +153,7 @@ def bench_iid(rows: Rows, dtype: str, threads: int) -> None:
             mine / other,
             goal,
             f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}",
+            aim,
         )
     copies = on_threads([lambda x=x, o=o: np.copyto(o, x) for x, o, _ in sets])
     mine, other = side_by_side(ours, copies)
@@ -178,28 +189,43 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
         factors = clip_factors(record_norms(x, record_axis=0, step=clip.step), grid=clip)
         add_iid_clipped(x, out, stream=stream(), grid=clip, factors=factors, record_axis=0)
 
-    shapes: list[tuple[str, Task, str]] = [
+    def as_in_0_1_0() -> None:
+        """i.i.d. noise by the cipher of a library and the sampler's longer polynomials."""
+        available = TileStream.has_round_keys
+        TileStream.has_round_keys = False  # type: ignore[assignment,method-assign]
+        try:
+            plain()
+        finally:
+            TileStream.has_round_keys = available  # type: ignore[method-assign]
+
+    shapes: list[tuple[str, Task, Task, str, str]] = [
         (
             "diagonal Kronecker / i.i.d.",
             lambda: add_kronecker(x, out, stream=stream(), factors=diagonal, **bounds),
+            plain,
             "<= 1.3",
+            "",
         ),
         (
             "spherical / i.i.d.",
             lambda: add_spherical(
                 x, out, stream=stream(), step=COARSE.step, low=-4.0, high=4.0, radius=100.0
             ),
+            plain,
             "<= 1.5",
+            "<= 1.3",
         ),
         (
-            "identity plus rank 10 / i.i.d.",
+            "identity plus rank 10 / i.i.d. of 0.1.0",
             lambda: add_kronecker(x, out, stream=stream(), factors=[low_rank, 1.0], **bounds),
-            "<= 3",
+            as_in_0_1_0,
+            "<= 2.5",
+            "<= 2.1",
         ),
-        ("record clip + i.i.d. / i.i.d.", clipped, ""),
+        ("record clip + i.i.d. / i.i.d.", clipped, plain, "", ""),
     ]
-    for name, task, goal in shapes:
-        mine, other = side_by_side(task, plain)
+    for name, task, other_task, goal, aim in shapes:
+        mine, other = side_by_side(task, other_task)
         rows.add(
             name,
             dtype,
@@ -207,6 +233,7 @@ def bench_shapes(rows: Rows, dtype: str) -> None:
             mine / other,
             goal,
             f"{nanoseconds(mine, ENTRIES)} : {nanoseconds(other, ENTRIES)}",
+            aim,
         )
 
 
