@@ -12,8 +12,12 @@ __all__ = ["allowed_advantage", "moved_record_advantage", "nearest_point_advanta
 
 
 def allowed_advantage(*, epsilon: float, delta: float) -> float:
-    """Return the advantage of any attack that (epsilon, delta)-DP allows."""
-    return math.expm1(epsilon) + delta
+    """Return the largest advantage of an attack that (epsilon, delta)-DP allows.
+
+    With p and q the probabilities of an answer for two neighbours, p <= e^epsilon q + delta and
+    1 - q <= e^epsilon (1 - p) + delta add up to p - q <= (e^epsilon - 1 + 2 delta)/(e^epsilon + 1).
+    """
+    return (math.expm1(epsilon) + 2 * delta) / (math.exp(epsilon) + 1)
 
 
 def nearest_point_advantage(

@@ -12,6 +12,7 @@ __all__ = ["NAMES", "studies", "study"]
 _MODULES = {
     "r1-counts": "r1_counts",
     "r1-pca": "r1_pca",
+    "r1-training": "r1_training",
     "r1-loss": "r1_loss",
     "mvg-regression": "mvg_regression",
     "mvg-component": "mvg_component",

@@ -77,22 +77,23 @@ class Workbench:
 
         The noise is new every time. Mechanisms that are not certified are accepted.
         """
+        whole: Json = {"source": {"url": source, "array": "x"}, **self.places(), **spec}
+        receipt = dpdask.release(whole)
+        values = np.asarray(dpdask.open_release(receipt.output).values, float)
+        return Release(values, receipt.card)
+
+    def places(self) -> Json:
+        """Return the keys of a spec that say where: a new output, a new ledger, this process."""
         number = next(self._numbers)
         ledger = f"sqlite:///{self.folder}/ledger-{number}.db"
         with contextlib.closing(Ledger(ledger)) as book:
             book.open_dataset("study", _UNLIMITED)
-        output = str(self.folder / f"output-{number}.zarr")
-        whole: Json = {
-            "source": {"url": source, "array": "x"},
-            "output": {"url": output},
+        return {
+            "output": {"url": str(self.folder / f"output-{number}.zarr")},
             "budget": {"ledger": ledger, "dataset": "study"},
             "compute": {"cluster": "inline"},
             "accept_uncertified": True,
-            **spec,
         }
-        receipt = dpdask.release(whole)
-        values = np.asarray(dpdask.open_release(output).values, float)
-        return Release(values, receipt.card)
 
 
 @contextlib.contextmanager

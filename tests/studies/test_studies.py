@@ -8,12 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from dpdask.cli import main
+from dpdask_studies import registry
 from dpdask_studies.registry import NAMES
 from dpdask_studies.study import Verdict
+from dpdask_studies.summary import write_page
+from dpdask_studies.unreproduced import UNREPRODUCED, unreproduced_records
 
 Lines = dict[str, dict[str, Any]]
 
@@ -136,9 +140,25 @@ def check_best(lines: Lines) -> None:
         assert best <= min(others) * (1 + 1e-9)
 
 
+def check_training(lines: Lines) -> None:
+    for sigma, epsilon, step in (("1.1", 1.7933, 0.7125), ("0.5", 16.9558, 5.4252)):
+        total, one = lines[f"MNIST, sigma {sigma}: epsilon"], f"MNIST, sigma {sigma}: epsilon_0"
+        assert float(total["formula"]) == pytest.approx(epsilon, abs=1e-3)
+        amortised = lines[f"{one} of eq. 16"]
+        assert float(amortised["formula"]) == pytest.approx(step, abs=1e-4)
+        assert {total["verdict"], amortised["verdict"]} == {Verdict.REPRODUCED}
+        attack = lines[f"R1SMG, nearest-point attack on one step, MNIST, sigma {sigma}"]
+        assert attack["measured"] > 0.99
+    assert lines["CIFAR-10, sigma 1.1: epsilon"]["verdict"] == Verdict.DIFFERS
+    total = "after 15 steps, epsilon 2, delta 1e-05"
+    assert lines[f"accuracy, DPSGD by dpdask.steps, {total}"]["measured"] > 0.6
+    assert lines[f"accuracy, R1SMG as published, {total}"]["verdict"] == Verdict.NOT_PRIVATE
+
+
 CHECKS: dict[str, Callable[[Lines], None]] = {
     "r1-counts": check_counts,
     "r1-pca": check_pca,
+    "r1-training": check_training,
     "r1-loss": check_loss,
     "mvg-regression": check_regression,
     "mvg-component": check_component,
@@ -169,6 +189,15 @@ def test_a_study_runs_and_shows_what_it_must(name: str, tmp_path: Path) -> None:
         assert any(line[key] is not None for key in ("paper", "formula", "measured"))
     assert plot.read_text().count("<svg") == 1
     CHECKS[name](lines)
+    for claim in UNREPRODUCED:
+        if claim.study == name:
+            shown = [line for label, line in lines.items() if label.startswith(claim.line)]
+            assert shown, claim
+
+
+def test_what_cannot_be_reproduced_is_shown_by_a_study() -> None:
+    assert {claim.study for claim in UNREPRODUCED} <= set(NAMES)
+    assert len(unreproduced_records()) == len(UNREPRODUCED) >= 12
 
 
 def test_all_studies_are_listed() -> None:
@@ -197,6 +226,23 @@ def test_mistakes_are_refused_before_anything_runs(arguments: tuple[str, ...], w
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert words in result.stderr
+
+
+def test_the_page_is_written_from_a_run(tmp_path: Path) -> None:
+    page = tmp_path / "studies.md"
+    mark = "<!-- written by python -m dpdask_studies.summary -->"
+    page.write_text(f"# Studies\n\nBy hand.\n\n{mark}\n\nold results\n")
+    write_page(page, [registry.study("imgm")], quick=True)
+    text = page.read_text()
+    assert text.startswith(f"# Studies\n\nBy hand.\n\n{mark}\n\nRun `--quick` on ")
+    assert "old results" not in text
+    assert "## imgm" in text
+    assert "dpdask study r1-counts" in text  # what cannot be reproduced, with its command
+    assert "(studies/imgm.svg)" in text
+    assert (tmp_path / "studies" / "imgm.svg").stat().st_size > 5_000
+    page.write_text("# Studies\n")
+    with pytest.raises(click.UsageError, match="has no line"):
+        write_page(page, [], quick=True)
 
 
 def test_a_file_of_the_user_is_counted(tmp_path: Path) -> None:
