@@ -18,7 +18,13 @@ from dpdask.execution.progress import OnProgress, Progress
 from dpdask.keystream import ReleaseKey, SelectionStream, TransferableKey, Words
 from dpdask.planning import FAN_IN, ReleasePlan
 from dpdask.planning.partition import SelectionRounds
-from dpdask.privatizers.selection import Candidates, bitmap, in_buckets, smallest_of_each
+from dpdask.privatizers.selection import (
+    Candidates,
+    bitmap,
+    in_buckets,
+    indices_of_smallest,
+    smallest_of_each,
+)
 from dpdask.queries import Histogram, People
 from dpdask.storage import LabelArray, SourceArray
 from dpdask.storage.unit_ids import id_digests
@@ -156,7 +162,7 @@ def _of_bucket(part: Opaque[list[Candidates]], bucket: int) -> Opaque[Candidates
 def _kept_of_bucket(most: int, length: int, *parts: Opaque[Candidates]) -> Opaque[Kept]:
     """Return the bitmap of the kept records among those of a bucket."""
     candidates = Candidates.together(*(part.value for part in parts))
-    return Opaque(bitmap(smallest_of_each(candidates, most).indices, length))
+    return Opaque(bitmap(indices_of_smallest(candidates, most), length))
 
 
 @redacted

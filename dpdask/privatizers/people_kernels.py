@@ -69,57 +69,68 @@ def set_bits(indices, bits):
 
 
 @numba.njit(nogil=True, cache=True)
-def _before(priorities, indices, one, other):
-    """Return whether a record comes before another one of its person."""
-    if priorities[one] != priorities[other]:
-        return priorities[one] < priorities[other]
-    return indices[one] < indices[other]
+def _before(tops, heaps, indices, one, other):
+    """Return whether a record of a heap comes before another one; equal priorities are rare."""
+    if tops[one] != tops[other]:
+        return tops[one] < tops[other]
+    return indices[heaps[one]] < indices[heaps[other]]
 
 
 @numba.njit(nogil=True, cache=True)
 def keep_smallest(codes, people, priorities, indices, count, kept):
-    """Mark the ``count`` first records of every person: each has a heap, the last one on top."""
+    """Mark the ``count`` first records of every person: each has a heap, the last one on top.
+
+    A heap holds priorities beside positions, so that it is compared where it lies.
+    """
     sizes = np.zeros(people, np.int64)
     for i in range(codes.size):
         sizes[codes[i]] += 1
-    starts = np.empty(people, np.int64)  # of heaps; -1 where all are kept
     total = 0
-    for person in range(people):
-        starts[person] = -1
-        if sizes[person] > count:
-            starts[person] = total
-            total += count
-    heaps = np.empty(total, np.int64)
-    sizes[:] = 0
+    for person in range(people):  # where its heap begins and how full it is; -1 where all are kept
+        large = sizes[person] > count
+        sizes[person] = total if large else -1
+        total += count + 1 if large else 0
+    if total == 0:
+        kept[:] = True
+        return
+    heaps, tops = np.full(total, -1, np.int64), np.zeros(total, np.uint64)
     for i in range(codes.size):
-        person = codes[i]
-        if starts[person] < 0:
+        start = sizes[codes[i]]
+        if start < 0:
             kept[i] = True
             continue
-        heap = heaps[starts[person] : starts[person] + count]
-        size = sizes[person]
+        first, priority = start + 1, priorities[i]
+        size = np.int64(tops[start])  # the entry before a heap counts its records
         if size < count:  # add it at the end, and let it rise
-            at = size
-            sizes[person] += 1
-            while at > 0 and _before(priorities, indices, heap[(at - 1) // 2], i):
-                heap[at] = heap[(at - 1) // 2]
+            tops[start] += np.uint64(1)
+            at = int(size)
+            heaps[first + at], tops[first + at] = i, priority
+            while at > 0 and _before(tops, heaps, indices, first + (at - 1) // 2, first + at):
+                above = first + (at - 1) // 2
+                heaps[above], heaps[first + at] = heaps[first + at], heaps[above]
+                tops[above], tops[first + at] = tops[first + at], tops[above]
                 at = (at - 1) // 2
-            heap[at] = i
-        elif _before(priorities, indices, i, heap[0]):  # it replaces the last one, and sinks
-            at = 0
-            while True:
-                child = 2 * at + 1
-                if child >= count:
-                    break
-                if child + 1 < count and _before(priorities, indices, heap[child], heap[child + 1]):
-                    child += 1
-                if not _before(priorities, indices, i, heap[child]):
-                    break
-                heap[at] = heap[child]
-                at = child
-            heap[at] = i
+            continue
+        if priority > tops[first]:
+            continue
+        if priority == tops[first] and indices[i] > indices[heaps[first]]:
+            continue
+        heaps[first], tops[first] = i, priority  # the last one goes, and this one sinks
+        at = 0
+        while 2 * at + 1 < count:
+            child = 2 * at + 1
+            second = first + child + 1
+            if child + 1 < count and _before(tops, heaps, indices, second - 1, second):
+                child += 1
+            if not _before(tops, heaps, indices, first + at, first + child):
+                break
+            below, here = first + child, first + at
+            heaps[below], heaps[here] = heaps[here], heaps[below]
+            tops[below], tops[here] = tops[here], tops[below]
+            at = child
     for record in heaps:
-        kept[record] = True
+        if record >= 0:
+            kept[record] = True
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -13,14 +13,21 @@ import numpy as np
 
 from dpdask.keystream import Words
 from dpdask.loading import when_used
-from dpdask.types import Array, Integers, Mask
+from dpdask.types import Integers, Mask
 
 if TYPE_CHECKING:
     from dpdask.privatizers import people_kernels
 else:
     people_kernels = when_used("dpdask.privatizers.people_kernels")
 
-__all__ = ["Candidates", "bitmap", "in_buckets", "person_codes", "smallest_of_each"]
+__all__ = [
+    "Candidates",
+    "bitmap",
+    "in_buckets",
+    "indices_of_smallest",
+    "person_codes",
+    "smallest_of_each",
+]
 
 Bits = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -50,15 +57,8 @@ class Candidates:
         cells = 0 if self.cells is None else self.cells.nbytes
         return self.digests.nbytes + self.priorities.nbytes + self.indices.nbytes + cells
 
-    def where(self, chosen: Array | slice) -> Candidates:
-        """Return some of them, by a mask, by positions or by a range of these."""
-        cells = None if self.cells is None else self.cells[chosen]
-        return Candidates(
-            self.digests[chosen], self.priorities[chosen], self.indices[chosen], cells
-        )
-
     def at(self, positions: Integers) -> Candidates:
-        """Return those at some positions, in that order; faster than by :meth:`where`."""
+        """Return those at some positions, in that order."""
         cells = None if self.cells is None else np.take(self.cells, positions)
         return Candidates(
             np.take(self.digests, positions, axis=0),
@@ -69,8 +69,11 @@ class Candidates:
 
     def parts(self, ends: Integers) -> list[Candidates]:
         """Return them in parts that end at some positions: views, not copies."""
-        starts = [0, *ends[:-1]]
-        return [self.where(slice(*pair)) for pair in zip(starts, ends, strict=True)]
+        return [self._part(slice(*pair)) for pair in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _part(self, part: slice) -> Candidates:
+        cells = None if self.cells is None else self.cells[part]
+        return Candidates(self.digests[part], self.priorities[part], self.indices[part], cells)
 
     @classmethod
     def together(cls, *parts: Candidates) -> Candidates:
@@ -91,13 +94,26 @@ def smallest_of_each(candidates: Candidates, count: int) -> Candidates:
     priorities, which are as good as impossible, the earlier record comes first.
     """
     if candidates.cells is not None:
-        candidates = candidates.where(_first_of_each_cell(candidates))
+        candidates = candidates.at(_first_of_each_cell(candidates))
+    kept = _smallest(candidates, count)
+    return candidates if kept.all() else candidates.at(np.flatnonzero(kept))
+
+
+def indices_of_smallest(candidates: Candidates, count: int) -> Integers:
+    """Return which records :func:`smallest_of_each` returns."""
+    if candidates.cells is not None:
+        candidates = candidates.at(_first_of_each_cell(candidates))
+    indices: Integers = candidates.indices[_smallest(candidates, count)]
+    return indices
+
+
+def _smallest(candidates: Candidates, count: int) -> Mask:
     codes, people = person_codes(candidates.digests)
-    kept = np.zeros(codes.size, np.bool_)
+    kept: Mask = np.zeros(codes.size, np.bool_)
     people_kernels.keep_smallest(
         codes, people, candidates.priorities, candidates.indices, count, kept
     )
-    return candidates if kept.all() else candidates.where(kept)
+    return kept
 
 
 def in_buckets(
