@@ -283,6 +283,11 @@ def demo(as_flow: bool, folder: str | None) -> None:
     help="A series stops after so many burned releases in a row.",
 )
 @click.option(
+    "--backfill",
+    metavar="START,STOP",
+    help="Release old indices that no window of the series has, instead of new ones.",
+)
+@click.option(
     "--rate-limit",
     metavar="EPSILON,DELTA,DAYS",
     help="What the dataset may spend in any stretch of days.",
@@ -298,6 +303,7 @@ def serve(
     start_index: int,
     grace: int,
     max_burns: int,
+    backfill: str | None,
     rate_limit: str | None,
 ) -> None:
     """Run SPEC.yaml on a schedule, in a process that stays (Prefect)."""
@@ -313,7 +319,23 @@ def serve(
         start_index=start_index,
         grace=grace,
         max_burns=max_burns,
+        backfill=_parsed_backfill(backfill),
     )
+
+
+def _parsed_backfill(text: str | None) -> tuple[int, int] | None:
+    """Return START,STOP as two indices."""
+    if text is None:
+        return None
+    try:
+        start, stop = map(int, text.split(","))
+    except ValueError:
+        start, stop = 0, 0
+    if not 0 <= start < stop:
+        raise click.BadParameter(
+            f"{text!r} is not START,STOP; give two indices, such as 0,365", param_hint="--backfill"
+        )
+    return start, stop
 
 
 def _parsed_rate_limit(text: str | None) -> dict[str, float] | None:

@@ -34,6 +34,7 @@ def privatize_series(
     start_index: Annotated[int, Field(ge=0)] = 0,
     grace: Annotated[int, Field(ge=0)] = 0,
     max_burns: Annotated[int, Field(ge=1)] = 2,
+    backfill: tuple[int, int] | None = None,
 ) -> dict[str, str] | State[None]:
     """Release what the source gained along ``axis`` since the last run of ``series``.
 
@@ -54,8 +55,12 @@ def privatize_series(
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait, because data for them may still arrive.
         max_burns: After how many burned releases in a row the series stops.
+        backfill: Old indices, from one to before another, of which a run releases what no window
+            has, instead of what is new; charged as any window.
     """
-    rules = Series(series, axis, max_window, align_to_chunks, start_index, grace, max_burns)
+    rules = Series(
+        series, axis, max_window, align_to_chunks, start_index, grace, max_burns, backfill
+    )
     tag_run(f"series:{series}")
     try:
         with contextlib.closing(ledger_of(spec)) as ledger:

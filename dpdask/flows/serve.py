@@ -30,6 +30,7 @@ def serve(
     start_index: int = 0,
     grace: int = 0,
     max_burns: int = 2,
+    backfill: tuple[int, int] | None = None,
 ) -> None:
     """Run the release of a spec on a schedule, until the process is stopped.
 
@@ -47,6 +48,7 @@ def serve(
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait.
         max_burns: After how many burned releases in a row the series stops.
+        backfill: Old indices to release instead of what is new, where no window has them.
     """
     check_schedule(every=every, cron=cron)
     spec = load_release_spec(spec_path)
@@ -59,6 +61,7 @@ def serve(
         "align_to_chunks": align_to_chunks,
         "start_index": start_index,
         "grace": grace,
+        "backfill": backfill,
     }
     if series is None:
         _check_no_series_options(options)
@@ -74,8 +77,8 @@ def _check_no_series_options(options: Json) -> None:
     set_options = [name for name, value in options.items() if value not in (None, False, 0)]
     if set_options or options["axis"] is not None:
         raise InvalidSpec(
-            "--axis, --rate-limit, --max-window, --align-to-chunks, --start-index and --grace"
-            " belong to a series; give --series NAME"
+            "--axis, --rate-limit, --max-window, --align-to-chunks, --start-index, --grace and"
+            " --backfill belong to a series; give --series NAME"
         )
 
 

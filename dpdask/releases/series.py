@@ -56,6 +56,8 @@ class Series:
         start_index: Where a series without releases begins.
         grace: How many of the newest indices wait, because data for them may still arrive.
         max_burns: After how many burned releases in a row the series stops.
+        backfill: Old indices, from one to before another, of which what was never released is
+            released instead of what is new.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Series:
     start_index: int = 0
     grace: int = 0
     max_burns: int = 2
+    backfill: tuple[int, int] | None = None
 
 
 _BOUND = re.compile(r"\{(start|stop)(?::(0?[1-9]?[0-9])?d)?\}")
@@ -123,14 +126,57 @@ def next_release(ledger: Ledger, spec: ReleaseSpec, series: Series) -> ReleaseSp
         if known.open and known.window not in committed:
             return _windowed(spec, known.window, known.output, burned)
     check_not_burning(series.name, past, series.max_burns)
-    stops = [known.window["stop"] for known in past if known.last != "burn"]
-    start = max(stops, default=series.start_index)
-    _check_not_cut(sources, series, max(stops, default=0))
-    stop = _next_stop(sources, series, start)
-    if stop <= start:
+    charged = [known.window for known in past if known.last != "burn"]
+    bounds = _next_bounds(sources, series, [(old["start"], old["stop"]) for old in charged])
+    if bounds is None:
         return None
+    start, stop = bounds
     window = {"axis": series.axis, "start": start, "stop": stop, "series": series.name}
     return _windowed(spec, window, _filled(spec.output.url, start, stop), burned)
+
+
+def _next_bounds(
+    sources: Sequence[SourceArray], series: Series, charged: list[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Return where the next window begins and ends: what is new, or what was left out before."""
+    _check_not_cut(sources, series, max((stop for _, stop in charged), default=0))
+    start = max((stop for _, stop in charged), default=series.start_index)
+    if series.backfill is not None:
+        return _first_gap(sources, series, charged, start)
+    stop = _next_stop(sources, series, start)
+    return (start, stop) if stop > start else None
+
+
+def _first_gap(
+    sources: Sequence[SourceArray], series: Series, charged: list[tuple[int, int]], cursor: int
+) -> tuple[int, int] | None:
+    """Return the first old indices that no window has; None where all were released.
+
+    A window ends with the gap, where it is too long with ``max_window``, there with a chunk if
+    windows do.
+    """
+    assert series.backfill is not None
+    start, end = series.backfill
+    if not 0 <= start < end <= cursor:
+        raise InvalidSpec(
+            f"backfill from {start} to {end} is not a stretch of what lies before {cursor}, where"
+            f" series {series.name!r} continues by itself; give 0 <= START < STOP <= {cursor}"
+        )
+    for first, last in sorted(charged):
+        if first > start:
+            break
+        start = max(start, last)
+    following = (first for first, _ in charged if first > start)
+    stop = min((end, *following))
+    if stop <= start:
+        return None
+    most = series.max_window
+    if most is not None and start + most < stop:
+        stop = start + most
+        if series.align_to_chunks:
+            stop -= stop % _chunk_of(sources, series.axis)
+            stop = stop if stop > start else start + most
+    return start, stop
 
 
 def _check_axis(sources: Sequence[SourceArray], series: Series) -> None:

@@ -488,6 +488,14 @@ def test_a_series_goes_on_when_the_array_grows(server: PrefectServer, space: Wor
         "day-0000000000-0000000004.zarr",
         "day-0000000004-0000000007.zarr",
     ]
+    later = {**given, "series": "later", "start_index": 6}
+    assert "COMPLETED" in run_flow(server, "privatize_series", "series", **later)
+    old = {**later, "backfill": [5, 6]}
+    assert "COMPLETED" in run_flow(server, "privatize_series", "series", **old)
+    assert "NoNewData nothing new" in run_flow(server, "privatize_series", "series", **old)
+    wrong = run_flow(server, "privatize_series", "series", **{**later, "backfill": [5, 9]})
+    assert "FAILED" in wrong
+    assert "backfill from 5 to 9 is not a stretch of what lies before 7" in wrong
 
 
 def test_flows_work_with_no_server_configured_offline(

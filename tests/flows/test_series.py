@@ -312,3 +312,90 @@ def test_an_array_that_was_cut_is_refused_and_nothing_is_charged(space: Workspac
     with pytest.raises(InvalidSpec, match="has released up to 6: it was written anew or cut"):
         run(space)
     assert space.spent() == charged
+
+
+def bounds(output: str | None) -> tuple[int, ...] | None:
+    return None if output is None else tuple(map(int, output[2:-5].split("-")))
+
+
+def test_old_windows_are_filled_in_later_and_the_series_goes_on(space: Workspace) -> None:
+    """Before where the series began, and where an aborted window left a gap, in any order."""
+    space.source(people(60, 20), chunks=(60, 2))
+    assert bounds(run(space, max_window=4, start_index=10)) == (10, 14)
+    cut_off(space)
+    [record] = [r for r in space.ledger.open_releases("") if r.open]
+    assert bounds(run(space, max_window=2)) == (14, 20)  # finishes what was begun
+    grow(space, 4)
+    with pytest.raises(InvalidSpec, match="not a stretch of what lies before 20"):
+        run(space, backfill=(0, 24))
+    assert bounds(run(space, backfill=(4, 20), max_window=4)) == (4, 8)
+    assert bounds(run(space)) == (20, 24)  # what is new does not wait for it
+    assert bounds(run(space, backfill=(4, 20), max_window=4)) == (8, 10)
+    assert run(space, backfill=(4, 20), max_window=4) is None
+    assert bounds(run(space, backfill=(0, 24), max_window=3, align_to_chunks=True)) == (0, 2)
+    assert bounds(run(space, backfill=(0, 24))) == (2, 4)
+    assert run(space, backfill=(0, 24)) is None
+    assert run(space) is None
+    assert record.release_id in {
+        details["release_id"] for details in space.ledger.state("people").details.values()
+    }
+
+
+def test_a_gap_that_an_aborted_window_left_is_filled_and_charged_again(space: Workspace) -> None:
+    space.source(people(60, 12), chunks=(60, 2))
+    assert bounds(run(space, max_window=4)) == (0, 4)
+    cut_off_at = next_release(space.ledger, template(space), Series("s", 1, 4))
+    assert cut_off_at is not None
+
+    def stop(progress: Any) -> None:
+        if progress.stage == "key":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        release(cut_off_at, on_progress=stop)
+    [record] = [r for r in space.ledger.open_releases("") if r.open]
+    # somebody releases what follows under the same series, then the open one is aborted
+    window = {"axis": 1, "start": 8, "stop": 12, "series": "s"}
+    url = str(space.folder / "source.zarr")
+    release(
+        space.spec(
+            source={"url": url, "array": "x", "window": window},
+            output={"url": f"{space.folder}/a-0000000008-0000000012.zarr"},
+        )
+    )
+    abort_named(record.release_id, space.ledger_url)
+    before = space.spent()
+    assert run(space) is None
+    assert bounds(run(space, backfill=(0, 12))) == (4, 8)
+    assert space.spent() > before
+    assert run(space, backfill=(0, 12)) is None
+
+
+def test_back_filled_windows_of_units_with_one_index_cost_what_the_largest_does(
+    space: Workspace,
+) -> None:
+    space.source(people(60, 4), chunks=(20, 4), dimension_names=("flight", "feature"))
+    unit = {"record_dim": "flight", "l2_clip_norm": 1.0, "per": "flight"}
+    spec = parse_release_spec(
+        space.spec(
+            query="mean", privacy_unit=unit,
+            output={"url": f"{space.folder}/a-{{start}}-{{stop}}.zarr"},
+        )
+    )  # fmt: skip
+    spent = []
+    for options in ({"start_index": 40}, {"backfill": (0, 40)}, {"backfill": (0, 40)}):
+        windowed = next_release(space.ledger, spec, Series("daily", 0, 20, **options))  # type: ignore[arg-type]
+        assert windowed is not None
+        release_or_resume(windowed)
+        spent.append(space.spent())
+    assert spent == [spent[0]] * 3
+    assert next_release(space.ledger, spec, Series("daily", 0, 20, backfill=(0, 40))) is None
+    # the twin: one of them again is charged again
+    [again] = list(space.folder.glob("a-0000000000-*"))
+    window = {"axis": 0, "start": 0, "stop": 20}
+    url = str(space.folder / "source.zarr")
+    space.release(
+        query="mean", privacy_unit=unit, source={"url": url, "array": "x", "window": window},
+        output={"url": f"{again}-again"}, publish={"edition": 2},
+    )  # fmt: skip
+    assert space.spent() > spent[0] * 1.2

@@ -288,3 +288,24 @@ def test_a_window_along_the_units_of_one_variable_alone_is_refused(space: Worksp
     }
     with pytest.raises(InvalidSensitivity, match=r"along privacy_unit\.per in 'x' or in 'y'"):
         make_plan(parse_release_spec(space.spec(**changes)))
+
+
+@pytest.mark.slow
+def test_months_of_daily_windows_of_many_records_cost_what_one_does(space: Workspace) -> None:
+    """Real releases of 100,000 new records a day: the total never passes one window's mu."""
+    days, many = 40, 100_000
+    space.source(
+        np.zeros((days * many, 1), np.float32),
+        chunks=(many, 1),
+        dimension_names=("flight", "feature"),
+    )
+    mu_of_one = 0.0
+    for day in range(days):
+        release_or_resume(windowed(space, day * many, (day + 1) * many, **PER_FLIGHT))
+        mu_of_one = mu_of_one or mu(space)
+        assert mu(space) <= mu_of_one
+    assert mu_of_one <= ONE * (1 + 1e-9)
+    # seven records that were released before are charged twice
+    release_or_resume(windowed(space, many // 2, many // 2 + 7, **PER_FLIGHT))
+    assert mu(space) == pytest.approx(math.sqrt(2) * mu_of_one, rel=1e-3)
+    space.ledger.verify()

@@ -486,3 +486,27 @@ def test_nothing_that_tasks_pass_on_prints_an_id(space: Workspace) -> None:
     assert plan.ids is not None
     digests, _ = id_digests(plan.ids, slice(0, 60), stream)
     assert not any(str(int(word)) in text for word in digests.ravel())
+
+
+def test_windows_of_people_add_up(space: Workspace) -> None:
+    """A person may have records in many windows: two of them cost sqrt(2) times the mu of one, and
+    nobody may declare them apart.
+    """
+    store(space, np.ones((300, 2)), some_ids())
+    unit = {**UNIT, "adjacency": "replace-one"}
+    url, spent = str(space.folder / "source.zarr"), []
+    for start in (0, 150):
+        window = {"axis": 0, "start": start, "stop": start + 150}
+        profile: Any = space.ledger.state("people").spent
+        spent.append(0.0 if profile is None else profile.mu)
+        space.release(
+            query="sum",
+            privacy_unit=unit,
+            source={"url": url, "array": "x", "window": window},
+            output={"url": f"{space.folder}/out{start}.zarr"},
+        )
+        profile = space.ledger.state("people").spent
+        spent.append(profile.mu)
+    assert spent[3] == pytest.approx(np.sqrt(2) * spent[1], rel=1e-6)
+    with pytest.raises(DpdaskError, match="a person whom ids tell may have records at many"):
+        space.release(query="sum", privacy_unit={**unit, "per": 0}, output={"url": f"{url}2"})
