@@ -106,6 +106,7 @@ def clip_people(
             earlier = factors[position]
             factors[position] = executor.submit(_factors_of_range, records, earlier, *some)
         executor.wait([handle for handle in factors if handle is not None])
+        del parts, some, of_buckets  # workers forget them before the next round
     return list(zip(ranges, factors, strict=True))
 
 

@@ -79,6 +79,7 @@ def select_records(
             kept.append(executor.submit(_kept_of_bucket, most, ids.length, *some))
         kept = [_united(executor, kept)]
         executor.wait(kept)
+        del parts, some  # workers forget them before the next round
     on_progress(Progress("people", 1, 1))
     return kept[0]
 

