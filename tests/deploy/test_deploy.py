@@ -175,13 +175,21 @@ def test_a_compose_service_is_watched_or_runs_once(name: str) -> None:
         assert service["healthcheck"]["test"][0] == "CMD"
 
 
+def _name_of(secret: Any) -> str:
+    """The name under which a service sees a secret."""
+    return str(secret["target"] if isinstance(secret, dict) else secret)
+
+
 def test_compose_gives_each_service_only_the_secrets_it_needs() -> None:
     tls = {"dask-ca.pem", "dask-cert.pem", "dask-key.pem"}
     s3 = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     assert {
-        name: set(service["secrets"]) for name, service in SERVICES.items() if "secrets" in service
+        name: {_name_of(secret) for secret in service["secrets"]}
+        for name, service in SERVICES.items()
+        if "secrets" in service
     } == {
-        "prefect-worker": {"DPDASK_MASTER_KEY", "PGPASSWORD"} | s3 | tls,
+        "prefect-server": {"PREFECT_SERVER_API_AUTH_STRING"},
+        "prefect-worker": {"DPDASK_MASTER_KEY", "PGPASSWORD", "PREFECT_API_AUTH_STRING"} | s3 | tls,
         "dask-scheduler": tls,
         "dask-worker": s3 | tls,
         "postgres": {"PGPASSWORD"},
@@ -189,7 +197,8 @@ def test_compose_gives_each_service_only_the_secrets_it_needs() -> None:
         "minio": s3,
         "buckets": s3,
     }
-    assert set(COMPOSE["secrets"]) == tls | s3 | {"DPDASK_MASTER_KEY", "PGPASSWORD"}
+    others = {"DPDASK_MASTER_KEY", "PGPASSWORD", "PREFECT_API_AUTH_STRING"}
+    assert set(COMPOSE["secrets"]) == tls | s3 | others
     assert all(set(secret) == {"file"} for secret in COMPOSE["secrets"].values())
     in_environments = {
         name for service in SERVICES.values() for name in service.get("environment", {})
@@ -375,7 +384,7 @@ def test_dpdask_trusts_the_dask_cluster(way: str, certificates: Path, tmp_path: 
         joined(address, paths) as client,
         connect(ComputeSection(cluster=address), client) as trusted,
     ):
-        assert trusted.submit(sum, [1, 2]).result(timeout=30) == 3
+        assert trusted.client.submit(sum, [1, 2]).result(timeout=30) == 3
         for port in (ports["8787"], ports["8788"]):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as page:
                 assert page.status == 200
@@ -455,7 +464,7 @@ def test_dpdask_trusts_a_slurm_worker(slurm: Any, tmp_path: Path) -> None:
         Client(slurm, set_as_default=False) as client,
         connect(ComputeSection(), client) as trusted,
     ):
-        assert trusted.submit(sum, [1, 2]).result(timeout=30) == 3
+        assert trusted.client.submit(sum, [1, 2]).result(timeout=30) == 3
 
 
 def test_dpdask_refuses_a_slurm_worker_that_spills(slurm: Any, tmp_path: Path) -> None:
