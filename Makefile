@@ -37,11 +37,15 @@ $(VENV)/stamp-bench: pyproject.toml $(VENV)/stamp-test
 	touch $@
 
 bench: $(VENV)/stamp-bench
+	rm -f build/bench.json
+	$(BIN)/python -m tests.bench.start
 	$(BIN)/python -m tests.bench.bench
 	$(BIN)/python -m tests.bench.release
+	$(BIN)/python -m tests.bench.queries
 	$(BIN)/python -m tests.bench.real_data
 	$(BIN)/python -m tests.bench.people
 	$(BIN)/python -m tests.bench.ledger
+	$(BIN)/python -m tests.bench.table docs/performance.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

