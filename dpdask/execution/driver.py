@@ -1,4 +1,4 @@
-"""A charged release on an executor: directions, tiles, verification. Only facts reach the driver.
+"""A charged release on an executor: estimates, tiles, verification. Only facts reach the driver.
 
 Un-noised blocks stay inside one task; partial norms and sums pass between tasks, opaque, on workers
 that do not spill.
@@ -22,7 +22,7 @@ from dpdask.queries import BesideArray
 from dpdask.storage import Layout, ManifestEntry, Publisher
 from dpdask.types import Floats
 
-__all__ = ["TileWork", "noisy_moments", "step_digests", "verify", "write"]
+__all__ = ["TileWork", "noisy_estimate", "step_digests", "verify", "write"]
 
 _TASKS_PER_THREAD = 4  # at least, so that threads end at about the same time
 
@@ -38,7 +38,7 @@ class TileWork:
 
     Args:
         plan: What was planned.
-        variable: The data with its noise as it is released, or the covariance for directions.
+        variable: The data with its noise as it is released, or what is drawn before them.
         intermediates: Clip factors and exact answers.
         publisher: Where chunks are staged.
         step: Which of the steps of a session it is; None for other releases.
@@ -122,22 +122,24 @@ class TileWork:
         ]
 
 
-def noisy_moments(
+def noisy_estimate(
     executor: Executor, work: TileWork, key: ReleaseKey, on_progress: OnProgress
 ) -> Floats:
-    """Return the DP second moment whose principal axes the noise has; public from here on.
+    """Return a small noisy answer that decides on how the data are released.
+
+    Its noise is exact and charged, so it is public from here on.
 
     Args:
         executor: Where tasks run.
-        work: The covariance component of the plan.
+        work: The component that is drawn first.
         key: The key of the release.
         on_progress: Called when it is computed.
     """
     [answer] = work.intermediates.answers.values()
     [noisy] = executor.map_unordered(tasks.noisy_answer, [(work.job(key), answer)])
-    on_progress(Progress("directions", 1, 1))
-    moments: Floats = noisy
-    return moments
+    on_progress(Progress(work.component.name.rpartition(":")[2], 1, 1))
+    released: Floats = noisy
+    return released
 
 
 def step_digests(executor: Executor, work: TileWork, key: ReleaseKey) -> dict[Index, str]:

@@ -39,6 +39,10 @@ class Selected:
         """Return a region, records that are left out among them."""
         return self._source.read(box)
 
+    def pieces(self, box: Region) -> Iterator[Region]:
+        """Cut a region chunk by chunk, small chunks together."""
+        return self._source.pieces(box)
+
     def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
         """Yield a region in parts, records that are left out among them."""
         return self._source.blocks(box, axis)

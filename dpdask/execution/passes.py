@@ -29,7 +29,7 @@ from dpdask.queries import Clip, SummedQuery
 from dpdask.storage import SourceArray
 from dpdask.types import Region
 
-__all__ = ["ClipFactors", "Intermediates", "check", "prepare"]
+__all__ = ["ClipFactors", "Intermediates", "check", "check_labels", "prepare"]
 
 _WAIT_EVERY = 4  # times the concurrency: so many ranges of records are in flight
 
@@ -73,17 +73,28 @@ def check(
     Raises:
         StoreError: A part of the source cannot be read or decoded.
     """
-    source, axis = variable.source, variable.query.units_axis
+    source = variable.source
     source.check_sizes()
     if not source.plain and source.entry_bytes:  # a table has nothing but labels
         _check_source(executor, plan, source, no_progress)
-    if variable.query.labels and axis is not None:
-        ranges = record_batches(plan, variable, axis)
-        for _ in executor.map_unordered(
-            exact_tasks.check_labels, ((source, records) for records in ranges)
-        ):
-            pass
+    check_labels(executor, plan, variable)
     on_progress(Progress("check source", 1, 1))  # the number of records may be private
+
+
+def check_labels(executor: Executor, plan: ReleasePlan, variable: Variable) -> None:
+    """Read the labels of all records once, where sums wait for the key.
+
+    Raises:
+        StoreError: They cannot be read.
+    """
+    source, axis = variable.source, variable.query.units_axis
+    if not variable.query.labels or axis is None:
+        return
+    ranges = record_batches(plan, variable, axis)
+    for _ in executor.map_unordered(
+        exact_tasks.check_labels, ((source, records) for records in ranges)
+    ):
+        pass
 
 
 def prepare(
@@ -99,7 +110,7 @@ def prepare(
     Args:
         executor: Where tasks run.
         plan: What was planned.
-        variable: The data, or the covariance that noise directions come from.
+        variable: The data, or what is drawn before them.
         on_progress: Called as tasks finish.
         kept: The bitmap of the records that count; None for all.
         key: The release key, where records are clipped by person.

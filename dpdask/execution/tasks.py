@@ -79,7 +79,9 @@ def digest_tile(job: TileJob, index: Index, answer: Opaque[Sums] | None) -> tupl
 def noisy_answer(job: TileJob, answer: Opaque[Sums]) -> Array:
     """Return a small answer with its noise: differentially private, so the driver may keep it."""
     released = noisy_sum(job, job.key.from_transferable(), answer.value)
-    return (released + released.T) / 2 if job.query.symmetric else released
+    if job.query.symmetric:
+        return (released + released.T) / 2
+    return released.copy()  # tiles are written into the same memory
 
 
 @redacted

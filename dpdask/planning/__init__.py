@@ -1,7 +1,8 @@
 """Plans: everything that is decided before a release is charged."""
 
 from dpdask.planning.checks import check_no_placeholders
-from dpdask.planning.component import component_with_directions
+from dpdask.planning.directions import component_with_directions
+from dpdask.planning.estimate import Estimate
 from dpdask.planning.fingerprint import recipe_digest, software_versions, spec_digest
 from dpdask.planning.partition import (
     FAN_IN,
@@ -21,6 +22,7 @@ from dpdask.planning.sources import output_storage, source_storage
 __all__ = [
     "FAN_IN",
     "Component",
+    "Estimate",
     "PrincipalAxes",
     "ReleasePlan",
     "Variable",

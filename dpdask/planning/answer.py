@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One noisy answer of a release: the data, or the covariance that noise directions come from.
+    """One noisy answer of a release: the data, or what is drawn first to decide on them.
 
     Args:
         name: Its name, part of what its noise is drawn for.
@@ -63,6 +63,7 @@ class Component:
         parts: Further noisy sums, charged with the main one.
         choice: Which mechanism ``auto`` chose, and why; None where the spec names one.
         layers: What is computed from published numbers.
+        chosen: The bound that an earlier noisy answer chose for it; None where the spec says it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Component:
     parts: tuple[Part, ...] = ()
     choice: Choice | None = None
     layers: tuple[Layer, ...] = ()
+    chosen: Json | None = None
 
     @property
     def privatizer(self) -> Privatizer:

@@ -14,7 +14,7 @@ from dpdask.planning import query_builders as builders
 from dpdask.planning.histogram_builder import build_histogram
 from dpdask.planning.moment_builders import build_covariance, build_second_moment
 from dpdask.planning.people import people_of
-from dpdask.planning.query_inputs import QueryInputs
+from dpdask.planning.query_inputs import ChosenBound, QueryInputs
 from dpdask.planning.sum_builders import build_mean, build_sum
 from dpdask.queries import Query
 from dpdask.spec import QUERIES, QuerySection
@@ -54,6 +54,7 @@ def build_query(
     dimension_names: tuple[str, ...] | None = None,
     *,
     counts_beside: bool = True,
+    chosen: ChosenBound | None = None,
 ) -> Query:
     """Return the query of a spec, with what one privacy unit can change of its answer.
 
@@ -64,6 +65,7 @@ def build_query(
         composition: The section ``composition``.
         dimension_names: The names of the source's dimensions, None where it has none.
         counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
+        chosen: The bound that was chosen privately, once it is.
 
     Raises:
         InvalidSensitivity: If what one privacy unit can change is not bounded.
@@ -84,6 +86,7 @@ def build_query(
         dimension_names=dimension_names,
         counts_beside=counts_beside,
         people=people_of(privacy_unit, section),
+        chosen=chosen,
     )
     _refuse_empty_records(inputs)
     inputs.check_reach()

@@ -8,31 +8,28 @@ from collections.abc import Sequence
 from dpdask.accounting import GaussianProfile, compose
 from dpdask.errors import InvalidMechanism
 from dpdask.mechanisms import Calibration
-from dpdask.noise import IidNoise, KroneckerNoise, Noise
+from dpdask.noise import IidNoise, Noise
+from dpdask.planning.answer import Component, Part
 from dpdask.planning.build_mechanism import calibrate_mechanism, steps_of
-from dpdask.planning.plan import Component, Part, ReleasePlan
-from dpdask.planning.principal_axes import PrincipalAxes, moments_along, with_axes
 from dpdask.planning.sessions import slices_of
 from dpdask.planning.tiling import Tiling
 from dpdask.planning.verified import exceeds_calibration, recorded_answer, verified_step
 from dpdask.privacy import Guarantee, PrivacyBudget
 from dpdask.privatizers.base import Discretized
 from dpdask.privatizers.discretize import discretize
-from dpdask.privatizers.whitened_grid import MU_TOLERANCE, known_mu
+from dpdask.privatizers.whitened_grid import known_mu
 from dpdask.queries import ExactSum, Layer, Query, SidePart
 from dpdask.sensitivity import L2Ball
 from dpdask.spec import CompositionSection, MechanismSection
-from dpdask.spec.mechanism import AnalyticGaussianSection, EstimatedDirections
 from dpdask.spec.release import ReleaseSpec
 from dpdask.types import Shape
 
 __all__ = [
-    "component_with_directions",
-    "directions_component",
     "jointly",
     "make_component",
     "share_of",
     "together",
+    "verified_mu",
     "with_layers",
 ]
 
@@ -140,7 +137,7 @@ def _joint_component(
         added = component.noise.entry_std
         parts = tuple(_part(side, added, mu, component) for side in query.beside)
         component = dataclasses.replace(component, parts=parts)
-        real = _verified_mu(component)
+        real = verified_mu(component)
         if real <= mu:
             return component
         sigma *= real / mu * (1 + 1e-9)
@@ -200,71 +197,7 @@ def share_of(budget: PrivacyBudget, share: float) -> PrivacyBudget:
     return PrivacyBudget(epsilon=budget.epsilon * share, delta=budget.delta * share)
 
 
-def directions_component(
-    spec: ReleaseSpec, query: Query, estimated: EstimatedDirections, budget: PrivacyBudget
-) -> Component:
-    """Return the DP covariance whose eigenvectors become the noise directions of the features.
-
-    Args:
-        spec: The release.
-        query: The question of the release.
-        estimated: Which share of the budget directions may cost.
-        budget: The budget of the release.
-    """
-    moments = moments_along(query, spec.privacy_unit, getattr(spec.mechanism, "axis", 0))
-    return make_component(
-        "directions",
-        spec.model_copy(update={"noise": type(spec.noise)()}),
-        moments,
-        AnalyticGaussianSection(name="analytic-gaussian"),
-        share_of(budget, estimated.share),
-        CompositionSection(),
-        moments.answer_shape,
-    )
-
-
-def component_with_directions(
-    plan: ReleasePlan, directions: list[list[float]], eigenvalues: Sequence[float] = ()
-) -> Component:
-    """Return the data component with its noise turned to ``directions``.
-
-    Args:
-        plan: What was planned.
-        directions: Orthonormal rows.
-        eigenvalues: Those of f f' along them, where the spec leaves them to the DP covariance.
-
-    Guarantee: the noise grows until rounding makes it no weaker than planned.
-    """
-    estimated = getattr(plan.spec.mechanism, "directions", None)
-    assert isinstance(estimated, EstimatedDirections)
-    axes = PrincipalAxes(directions=directions, eigenvalues=list(eigenvalues))
-    section = with_axes(plan.spec.mechanism, axes)
-    query, planned = plan.data.query, known_mu(plan.data.mu)
-    calibrated = calibrate_mechanism(
-        section,
-        budget=share_of(plan.spec.privacy.budget(), 1 - estimated.share),
-        sensitivity=query.sensitivity,
-        shape=query.answer_shape,
-        steps=steps_of(plan.spec.composition, query.max_contributions),
-        norm_bound=query.norm_bound,
-    )
-    assert isinstance(calibrated.noise, KroneckerNoise)
-    first, *others = calibrated.noise.factors
-    growth = max(1.0, calibrated.quantities["mu"] / planned) * (1 + 1e-12)
-    charged = max(planned, _verified_mu(plan.data))
-    while True:
-        noise = KroneckerNoise((first.times(growth), *others))
-        discretized, _ = query.discretize(
-            noise, mu=planned, steps_per_sigma=plan.spec.noise.steps_per_sigma
-        )
-        component = dataclasses.replace(plan.data, discretized=discretized)
-        real = _verified_mu(component)
-        if real <= charged * MU_TOLERANCE:
-            return component
-        growth *= real / charged * (1 + 1e-12)
-
-
-def _verified_mu(component: Component) -> float:
+def verified_mu(component: Component) -> float:
     """Return the mu of a Gaussian component, rounding included."""
     profile = verified_step(recorded_answer(component))
     assert isinstance(profile, GaussianProfile)
@@ -282,21 +215,32 @@ def together(budget: PrivacyBudget, directions: Component, data: Component) -> G
     return Guarantee(claimed=budget, theorem=theorem, verified=verified, doubt=doubt)
 
 
-def jointly(budget: PrivacyBudget, components: Sequence[Component]) -> Guarantee:
-    """Return the guarantee of several variables, all of which one privacy unit can change at once.
+def jointly(
+    budget: PrivacyBudget, components: Sequence[Component], bounds: Sequence[Component] = ()
+) -> Guarantee:
+    """Return the guarantee of variables, all of which one privacy unit can change at once.
 
-    Guarantee: exact. Gaussian noise of all of them has the sum of their squared mu.
+    Guarantee: exact. Gaussian noise of all of them has the sum of their squared mu, also where
+    the bounds of one follow from another that was drawn before it.
+
+    Args:
+        budget: What was asked for.
+        components: The data of every variable.
+        bounds: The histograms from which bounds are chosen.
     """
-    for component in components:
+    every = (*bounds, *components)
+    for component in every:
         if not isinstance(component.guarantee.verified, GaussianProfile):
             raise InvalidMechanism(
                 "the noise of several variables composes exactly where it is Gaussian; use"
                 " mechanism: auto, analytic-gaussian or directional"
             )
-    theorems = sorted({component.guarantee.theorem for component in components})
+    theorems = sorted({component.guarantee.theorem for component in every})
+    what = f"{len(components)} variables" if len(components) > 1 else "the data"
+    first = "bounds, then for " if bounds else ""
     return Guarantee(
         claimed=budget,
-        theorem=f"{', '.join(theorems)} for {len(components)} variables; mu^2 adds",
-        verified=compose([(component.guarantee.verified, 1) for component in components]),
-        doubt=next(filter(None, (component.guarantee.doubt for component in components)), None),
+        theorem=f"{', '.join(theorems)} for {first}{what}; mu^2 adds",
+        verified=compose([(component.guarantee.verified, 1) for component in every]),
+        doubt=next(filter(None, (component.guarantee.doubt for component in every)), None),
     )

@@ -10,7 +10,8 @@ import platform
 from collections.abc import Sequence
 
 from dpdask.noise import DenseFactor, KroneckerNoise, SphericalNoise
-from dpdask.planning.plan import Component, Variable
+from dpdask.planning.answer import Component
+from dpdask.planning.plan import Variable
 from dpdask.spec.release import CenterSection, ReleaseSpec
 from dpdask.types import Json
 
@@ -26,9 +27,7 @@ spec's option, raises a number: tests/golden/bytes.json shows that it is needed.
 """
 
 
-def fingerprint(
-    spec: ReleaseSpec, variables: Sequence[Variable], directions: Component | None
-) -> str:
+def fingerprint(spec: ReleaseSpec, variables: Sequence[Variable]) -> str:
     """Return what tells a release from all others: source, spec, grid, sampler and format.
 
     Where it is computed is not part of it, nor are options that are left at their defaults: a later
@@ -37,13 +36,16 @@ def fingerprint(
     Args:
         spec: The release as it was asked for.
         variables: The released arrays.
-        directions: The component that noise directions come from, if any.
     """
     payload: Json = {
         "spec": _spec_to_dict(spec),
-        "directions": None if directions is None else directions.privatizer.to_dict(),
+        "directions": None,
         "format": FORMAT,
     }
+    for variable in variables:
+        if variable.estimate is not None:
+            name = variable.estimate.component.name
+            payload[name] = variable.estimate.component.privatizer.to_dict()
     if len(variables) == 1:
         payload |= _variable(variables[0])
     else:
@@ -79,8 +81,8 @@ def recipe_digest(fingerprint: str, component: Component) -> str:
     """Return what a component's noise is drawn for: the release, its real noise and its grid.
 
     Guarantee: the same integers are never added along other axes or on another grid, whatever a
-    resumed run reads: another noise or grid draws other integers. Directions that a release
-    estimates are part of it.
+    resumed run reads: another noise or grid draws other integers. Directions and bounds that a
+    release chooses are part of it.
     """
     return _digest(
         {
@@ -89,6 +91,7 @@ def recipe_digest(fingerprint: str, component: Component) -> str:
             "grid": component.grid_to_dict(),
             **_applied(component),
             **_parts(component),
+            **({} if component.chosen is None else {"chosen": component.chosen}),
         }
     )
 

@@ -33,8 +33,8 @@ def worker_bytes(plan: ReleasePlan) -> int:
     What waits for later tasks waits for all variables at once.
     """
     together = [plan.variables]
-    if plan.directions is not None:
-        together.append((plan.only.answering(plan.directions),))
+    if plan.estimated:
+        together.append(plan.estimated)
     selecting = 0 if plan.ids is None else _selecting(plan, plan.ids)
     return (
         _BASE

@@ -95,7 +95,7 @@ def _around(section: CovarianceSection, inputs: QueryInputs) -> QueryInputs:
             " or one per feature"
         )
     changes: dict[str, object] = {"center": center}
-    if isinstance(center, list) and unit.ranges is not None and len(unit.ranges) == 1:
+    if isinstance(center, list) and isinstance(unit.ranges, list) and len(unit.ranges) == 1:
         changes["ranges"] = unit.ranges * len(center)
     unit = unit.model_copy(update=changes)
     return dataclasses.replace(inputs, privacy_unit=unit, center_key="query.center")

@@ -15,6 +15,7 @@ from dpdask.ledger import Forecast, PrivacyUnit
 from dpdask.planning.accuracy import Accuracy, accuracy_of
 from dpdask.planning.answer import Component, Part
 from dpdask.planning.disjoint import block_of, one_index_axis, unit_slice
+from dpdask.planning.estimate import Estimate
 from dpdask.planning.memory import worker_bytes
 from dpdask.planning.partition import needs_norm_pass
 from dpdask.planning.sessions import steps_in_words
@@ -49,6 +50,7 @@ class Variable:
         component: The noisy answer.
         layout: How the answer is stored.
         beside: How the arrays are stored that are published beside it.
+        estimate: The noisy answer that decides on how it is released; None where the spec does.
     """
 
     spec: ReleaseSpec
@@ -57,6 +59,7 @@ class Variable:
     component: Component
     layout: Layout
     beside: tuple[Layout, ...] = ()
+    estimate: Estimate | None = None
 
     @property
     def name(self) -> str:
@@ -64,9 +67,14 @@ class Variable:
         return self.layout.name
 
     @property
+    def card_prefix(self) -> str:
+        """What the names of arrays begin with that are published of it with the card."""
+        return "" if self.component.name == "data" else f"{self.name}_"
+
+    @property
     def noise_name(self) -> str:
         """What arrays of its noise are called that are published with the card."""
-        return "noise" if self.component.name == "data" else f"{self.name}_noise"
+        return f"{self.card_prefix}noise"
 
     @property
     def query(self) -> Query:
@@ -151,6 +159,7 @@ class Variable:
             },
             "query": query.to_dict(),
             "bound": query.bound_to_dict(self.component.discretized),
+            "bound_chosen": None if self.estimate is None else self.estimate.to_dict(),
             "sensitivity": query.sensitivity.radius / query.divisor,
             "sensitivity_of": "its noisy parts together" if query.noise_varies else "the answer",
             "mechanism": self._mechanism(),
@@ -168,6 +177,23 @@ class Variable:
         beside = self.beside if component.name == self.component.name else ()
         return dataclasses.replace(self, component=component, beside=beside)
 
+    @property
+    def estimated(self) -> Variable | None:
+        """The source with the noisy answer that is drawn first, as doubles; None without one."""
+        if self.estimate is None:
+            return None
+        component = self.estimate.component
+        shape = component.query.answer_shape
+        layout = dataclasses.replace(
+            self.layout,
+            shape=shape,
+            chunks=shape,
+            shards=None,
+            dtype="float64",
+            dimension_names=tuple(f"dim_{axis}" for axis in range(len(shape))),
+        )
+        return dataclasses.replace(self.answering(component), layout=layout)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReleasePlan:
@@ -176,7 +202,6 @@ class ReleasePlan:
     spec: ReleaseSpec
     output: Storage
     variables: tuple[Variable, ...]
-    directions: Component | None
     guarantee: Guarantee
     fingerprint: str
     forecast: Forecast | None
@@ -187,6 +212,20 @@ class ReleasePlan:
         """The variable of a release that has one alone."""
         [variable] = self.variables
         return variable
+
+    @property
+    def estimated(self) -> tuple[Variable, ...]:
+        """The variables of which a noisy answer is drawn first, with that answer."""
+        every = (variable.estimated for variable in self.variables)
+        return tuple(variable for variable in every if variable is not None)
+
+    @property
+    def directions(self) -> Component | None:
+        """The covariance that noise directions come from, if there is one."""
+        estimate = self.variables[0].estimate
+        if estimate is None or estimate.kind != "directions":
+            return None
+        return estimate.component
 
     @property
     def source(self) -> SourceArray:
@@ -261,11 +300,12 @@ class ReleasePlan:
         """Bytes to read, uncompressed: once, twice where records are bounded in a pass of their
         own.
         """
-        passes = 2 if self.directions is not None else 1
-        return sum(
-            variable.source_bytes * (passes + needs_norm_pass(variable.component))
+        passes = [
+            needs_norm_pass(variable.component) + (1 if variable.estimate is None else 2)
             for variable in self.variables
-        )
+        ]
+        sizes = [variable.source_bytes for variable in self.variables]
+        return sum(size * times for size, times in zip(sizes, passes, strict=True))
 
     @property
     def accuracy(self) -> Accuracy:

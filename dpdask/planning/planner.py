@@ -7,52 +7,34 @@ Planning reads schemas only, never a value, and spends nothing.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from dpdask.errors import InvalidMechanism, InvalidSensitivity, InvalidSpec, StoreError
+from dpdask.errors import InvalidMechanism, StoreError
 from dpdask.ledger import Forecast, Ledger
 from dpdask.noise import LaplaceNoise
 from dpdask.planning.advice import advice
-from dpdask.planning.build_layers import build_layers
-from dpdask.planning.build_query import build_query
+from dpdask.planning.answer import Component
 from dpdask.planning.checks import (
     check_memory,
-    check_missing,
     check_no_placeholders,
-    check_output,
     check_public,
-    check_records,
     check_space,
 )
-from dpdask.planning.component import (
-    directions_component,
-    jointly,
-    make_component,
-    share_of,
-    together,
-    with_layers,
-)
-from dpdask.planning.disjoint import check_per
+from dpdask.planning.component import jointly, together
+from dpdask.planning.directions import with_directions
+from dpdask.planning.drafts import data_component, make_draft
+from dpdask.planning.estimate import Estimate
 from dpdask.planning.fingerprint import fingerprint
 from dpdask.planning.layouts import layouts_beside
-from dpdask.planning.naming import axis_of, released_names
-from dpdask.planning.plan import Component, ReleasePlan, Variable, identity_of
-from dpdask.planning.principal_axes import with_unknown_axes
-from dpdask.planning.sessions import (
-    is_session,
-    session_layout,
-    session_query,
-    session_source,
-)
+from dpdask.planning.naming import axis_of
+from dpdask.planning.plan import ReleasePlan, Variable, identity_of
+from dpdask.planning.private_bounds import with_private_bound
+from dpdask.planning.sessions import is_session, session_source
 from dpdask.planning.sources import (
     coarsened,
     open_whole_source,
     output_storage,
     source_storage,
-    with_arrays_beside,
 )
 from dpdask.planning.variables import (
     Draft,
@@ -62,7 +44,7 @@ from dpdask.planning.variables import (
     variable_specs,
 )
 from dpdask.privacy import Adjacency, Guarantee, PrivacyBudget
-from dpdask.queries import Query, SummedQuery
+from dpdask.queries import SummedQuery
 from dpdask.spec.mechanism import (
     AutoSection,
     EstimatedDirections,
@@ -70,17 +52,9 @@ from dpdask.spec.mechanism import (
     MechanismSection,
 )
 from dpdask.spec.release import ReleaseSpec
-from dpdask.storage import (
-    Layout,
-    LocalStorage,
-    SourceArray,
-    Storage,
-)
-from dpdask.types import Shape
+from dpdask.storage import LocalStorage, SourceArray, Storage
 
 __all__ = ["make_plan"]
-
-_DEFAULT_CHUNK_BYTES = 16 * 2**20
 
 
 def make_plan(
@@ -109,18 +83,17 @@ def make_plan(
     occupied = not resuming and output.occupied()
     if occupied and (ledger is None or not forecast or isinstance(output, LocalStorage)):
         raise _output_exists(spec)
-    directions, variables = _variables(spec, output)
+    variables = _variables(spec, output)
     other = _other_mechanism(spec, variables, ledger)
     if other is not None:
-        directions, variables = _variables(spec.model_copy(update={"mechanism": other}), output)
-    guarantee = _guarantee(spec, directions, variables)
+        variables = _variables(spec.model_copy(update={"mechanism": other}), output)
+    guarantee = _guarantee(spec, variables)
     plan = ReleasePlan(
         spec=spec,
         output=output,
         variables=variables,
-        directions=directions,
         guarantee=guarantee,
-        fingerprint=fingerprint(spec, variables, directions),
+        fingerprint=fingerprint(spec, variables),
         forecast=None,
         warnings=_warnings(guarantee, variables),
     )
@@ -177,123 +150,67 @@ def _open_source(spec: ReleaseSpec, output: Storage) -> SourceArray:
     return coarsened(spec, source)
 
 
-def _variables(spec: ReleaseSpec, output: Storage) -> tuple[Component | None, tuple[Variable, ...]]:
-    """Return every array that is released, and the covariance of noise directions, if any."""
+def _variables(spec: ReleaseSpec, output: Storage) -> tuple[Variable, ...]:
+    """Return every array that is released."""
     specs = variable_specs(spec)
     drafts = []
     for own in specs:
         with naming_variable(spec, own):
-            drafts.append(_draft(own, _open_source(own, output)))
+            drafts.append(make_draft(own, _open_source(own, output)))
     check_agreement(drafts)
-    directions: Component | None = None
     variables = []
     for draft, budget in zip(drafts, budgets_of(spec, drafts), strict=True):
         with naming_variable(spec, draft.spec):
-            name = "data" if len(drafts) == 1 else f"{draft.layout.name}:data"
-            directions, variable = _variable(draft, name, budget)
-        variables.append(variable)
+            prefix = "" if len(drafts) == 1 else f"{draft.layout.name}:"
+            variables.append(_variable(draft, prefix, budget))
     check_public(variables)
-    return directions, tuple(variables)
+    return tuple(variables)
 
 
-def _draft(spec: ReleaseSpec, source: SourceArray) -> Draft:
-    """Return a source with its question and its layout."""
-    query = _build_query(spec, source)
-    source = with_arrays_beside(spec, source, query)
-    return Draft(spec, source, query, _layout(spec, source, query))
+def _variable(draft: Draft, prefix: str, budget: PrivacyBudget) -> Variable:
+    """Return a variable with its noise, and what is drawn first to decide on it.
 
-
-def _variable(draft: Draft, name: str, budget: PrivacyBudget) -> tuple[Component | None, Variable]:
-    """Return a variable with its noise, and the covariance of its noise directions, if any."""
-    spec, source, query, layout = draft
-    layers = build_layers(spec, query, layout, source)
-    directions, data = _components(draft, name, budget)
-    data = with_layers(data, layers)
-    check_output(layout, data)
-    variable = Variable(
+    Args:
+        draft: The source with its question.
+        prefix: What the names of its components begin with.
+        budget: What it may cost.
+    """
+    spec, source, _, layout = draft
+    estimate, data = _components(draft, prefix, budget)
+    return Variable(
         spec=spec,
         source=source,
-        identity=identity_of(source, layers),
+        identity=identity_of(source, data.layers),
         component=data,
         layout=layout,
         beside=layouts_beside(layout, data.arrays_beside(layout)),
+        estimate=estimate,
     )
-    return directions, variable
-
-
-def _build_query(spec: ReleaseSpec, source: SourceArray) -> Query:
-    """Build the query, and check that it has an answer on this source."""
-    if is_session(spec):
-        return session_query(spec, source)
-    query = build_query(
-        spec.query,
-        spec.privacy_unit,
-        source.shape,
-        spec.composition,
-        source.dimension_names,
-        counts_beside=spec.mechanism.counts_beside,
-    )
-    check_records(query)
-    check_missing(spec, source, query)
-    _check_window(source, query)
-    check_per(spec, source, query)
-    return query
-
-
-def _check_window(source: SourceArray, query: Query) -> None:
-    """Refuse a window of records whose number is private.
-
-    Positions shift when a record is removed, so the window loses one record and gains another: the
-    sensitivity does not cover that.
-    """
-    window = source.window
-    if window is None or query.sensitivity.adjacency is not Adjacency.ADD_REMOVE_ONE:
-        return
-    if query.units_axis == window[0]:
-        raise InvalidSensitivity(
-            f"source.window lies along the record axis {window[0]}, where a record that is"
-            " removed lets another one in; use privacy_unit.adjacency: replace-one, or a window"
-            " along another axis"
-        )
 
 
 def _components(
-    draft: Draft, name: str, budget: PrivacyBudget
-) -> tuple[Component | None, Component]:
-    """Calibrate the noise of the answer and, if its directions are estimated, of the covariance
-    that they come from.
-    """
-    spec, _, query, layout = draft
-    write_chunk = layout.write_chunk[1:] if is_session(spec) else layout.write_chunk
-    estimated = getattr(spec.mechanism, "directions", None)
-    if not isinstance(estimated, EstimatedDirections):
-        data = make_component(
-            name, spec, query, spec.mechanism, budget, spec.composition, write_chunk
-        )
-        return None, data
-    if query.people is not None:
-        raise InvalidMechanism(
-            "directions from dp-covariance are estimated from all records, and privacy_unit.ids"
-            " keeps some; give public directions"
-        )
-    directions = directions_component(spec, query, estimated, budget)
-    # The estimated axes are put in at run time.
-    section = with_unknown_axes(spec.mechanism, directions.query.answer_shape[0])
-    remaining = share_of(budget, 1 - estimated.share)
-    data = make_component(name, spec, query, section, remaining, spec.composition, write_chunk)
-    return directions, data
+    draft: Draft, prefix: str, budget: PrivacyBudget
+) -> tuple[Estimate | None, Component]:
+    """Calibrate the noise of the answer, and of what decides on its directions or its bound."""
+    mechanism = draft.spec.mechanism
+    name = f"{prefix}data"
+    if draft.spec.privacy_unit.private_bound is not None:
+        return with_private_bound(draft, prefix, budget)
+    if isinstance(getattr(mechanism, "directions", None), EstimatedDirections):
+        return with_directions(draft, name, budget)
+    return None, data_component(draft, name, budget, mechanism)
 
 
-def _guarantee(
-    spec: ReleaseSpec, directions: Component | None, variables: Sequence[Variable]
-) -> Guarantee:
+def _guarantee(spec: ReleaseSpec, variables: Sequence[Variable]) -> Guarantee:
     """Return the guarantee of everything that is released, which must be certified or accepted."""
-    components = [variable.component for variable in variables]
+    budget, components = spec.privacy.budget(), [variable.component for variable in variables]
+    estimates = [variable.estimate for variable in variables if variable.estimate is not None]
+    first = [estimate.component for estimate in estimates]
     guarantee = components[0].guarantee
-    if directions is not None:
-        guarantee = together(spec.privacy.budget(), directions, components[0])
-    elif len(components) > 1:
-        guarantee = jointly(spec.privacy.budget(), components)
+    if estimates and not estimates[0].shares_mu:
+        guarantee = together(budget, first[0], components[0])
+    elif len(components) > 1 or first:
+        guarantee = jointly(budget, components, bounds=first)
     if not guarantee.certified and not spec.accept_uncertified:
         raise InvalidMechanism(
             f"{spec.mechanism.name} is not certified: {guarantee.reason}; choose another"
@@ -333,55 +250,6 @@ def _warnings_of(variable: Variable) -> tuple[str, ...]:
             " its noise",
         )
     return warnings
-
-
-def _layout(spec: ReleaseSpec, source: SourceArray, query: Query) -> Layout:
-    """Return the form of the released array; the source's, where the query keeps its shape."""
-    if is_session(spec):
-        return session_layout(spec, query, _default_chunks(query.answer_shape, 8))
-    keeps_shape = not query.summed
-    single = keeps_shape and source.working_dtype == np.float32
-    dtype = spec.noise.output_dtype or ("float32" if single else "float64")
-    shards = spec.publish.shards
-    chunks = _chunks(spec, source, query, np.dtype(dtype).itemsize)
-    if query.symmetric and len(chunks) == 2:
-        square = chunks[0] == chunks[1] and len(set(shards or [1])) == 1
-        if not square:
-            raise InvalidSpec(
-                f"publish.chunks: {list(chunks)} of a symmetric result are not square; give two"
-                " equal lengths"
-            )
-    return Layout(
-        name=spec.output.array,
-        shape=query.answer_shape,
-        chunks=chunks,
-        shards=None if shards is None else tuple(shards),
-        dtype=dtype,
-        codec=spec.publish.codec,
-        dimension_names=released_names(query, source.dimension_names, spec),
-    )
-
-
-def _chunks(spec: ReleaseSpec, source: SourceArray, query: Query, itemsize: int) -> Shape:
-    if spec.publish.chunks is not None:
-        return tuple(spec.publish.chunks)
-    if not query.summed:
-        return source.chunks
-    if query.symmetric:
-        side = min(query.answer_shape[0], int(math.sqrt(_DEFAULT_CHUNK_BYTES / itemsize)))
-        return side, side
-    return _default_chunks(query.answer_shape, itemsize)
-
-
-def _default_chunks(shape: Shape, itemsize: int) -> Shape:
-    """Return chunks of about 16 MiB: the last axes whole, the first ones divided."""
-    chunks = list(shape)
-    for axis in range(len(shape)):
-        row_bytes = math.prod(chunks[axis + 1 :]) * itemsize
-        chunks[axis] = max(1, min(shape[axis], _DEFAULT_CHUNK_BYTES // row_bytes))
-        if chunks[axis] > 1 or row_bytes <= _DEFAULT_CHUNK_BYTES:
-            break
-    return tuple(chunks)
 
 
 def _forecast(plan: ReleasePlan, ledger: Ledger, *, occupied: bool) -> Forecast:

@@ -9,11 +9,12 @@ from dpdask.errors import InvalidSensitivity
 from dpdask.planning.build_sensitivity import feature_axis, range_pairs
 from dpdask.planning.naming import axis_of
 from dpdask.planning.public_center import read_center
-from dpdask.queries import ORIGIN, Center, Clip, People, Ranges
+from dpdask.queries import ORIGIN, Center, ChosenBound, Clip, People, Ranges
+from dpdask.spec.bounds import PrivateNormSection, PrivateRangesSection
 from dpdask.spec.release import CenterSection, PrivacyUnitSection, StackSection
 from dpdask.types import Shape
 
-__all__ = ["QueryInputs"]
+__all__ = ["ChosenBound", "QueryInputs"]
 
 _LEAST, _MOST = 1e-100, 1e100
 
@@ -30,6 +31,7 @@ class QueryInputs:
         counts_beside: Whether the mechanism's noise can be shared between a sum and counts.
         people: Who the privacy units are, None where records are.
         center_key: Where the spec has the centre, for error texts.
+        chosen: The bound that was chosen privately; None before it is, and where the spec says it.
     """
 
     privacy_unit: PrivacyUnitSection
@@ -39,6 +41,12 @@ class QueryInputs:
     counts_beside: bool = True
     people: People | None = None
     center_key: str = "privacy_unit.center"
+    chosen: ChosenBound | None = None
+
+    @property
+    def chooses_ranges(self) -> bool:
+        """Whether ranges, and with them their middle, are chosen privately."""
+        return isinstance(self.privacy_unit.ranges, PrivateRangesSection)
 
     @property
     def clips_people(self) -> bool:
@@ -83,7 +91,10 @@ class QueryInputs:
             InvalidSensitivity: A bound, a centre or a distance is too large or too small.
         """
         unit = self.privacy_unit
-        pairs = [row for row in unit.ranges or [] if len(row) == 2]
+        ranges = unit.ranges
+        if isinstance(ranges, PrivateRangesSection):
+            ranges = ranges.between
+        pairs = [row for row in ranges or [] if len(row) == 2]
         center = unit.center if isinstance(unit.center, int | float | list) else None
         numbers = {
             "ranges": [high - low for low, high in pairs] + [max(map(abs, row)) for row in pairs],
@@ -100,16 +111,38 @@ class QueryInputs:
                 )
 
     def bound(self) -> Clip | Ranges:
-        """Return the bound on one record, which the pipeline enforces."""
+        """Return the bound on one record, which the pipeline enforces.
+
+        Of a bound that is chosen privately, the widest one before it is chosen.
+        """
         unit = self.privacy_unit
         if (unit.l2_clip_norm is None) == (unit.ranges is None):
             raise InvalidSensitivity(
                 "privacy_unit needs exactly one of l2_clip_norm and ranges, which bound one"
                 " record; give one of them"
             )
+        if isinstance(unit.l2_clip_norm, PrivateNormSection):
+            chosen = None if self.chosen is None else self.chosen.norm
+            return self._clip(unit.l2_clip_norm.between[1] if chosen is None else chosen)
         if unit.l2_clip_norm is not None:
             return self._clip(unit.l2_clip_norm)
+        if isinstance(unit.ranges, PrivateRangesSection):
+            return self._chosen_ranges(unit.ranges)
         return self._ranges(unit.ranges or [])
+
+    def _chosen_ranges(self, section: PrivateRangesSection) -> Ranges:
+        """Return ranges that are chosen privately: one for all entries, or one per feature."""
+        unit, between = self.privacy_unit, section.between
+        if unit.center is not None:
+            raise InvalidSensitivity(
+                f"{self.center_key} goes with ranges that the spec says; those that are chosen"
+                " have their middle as the centre: drop it"
+            )
+        if self.chosen is not None:
+            return self._ranges([list(pair) for pair in self.chosen.ranges])
+        if unit.feature_dim is not None and len(between) == 1:
+            between = between * self.shape[self._feature_axis(self.record_axis(), 1)]
+        return self._ranges(between)
 
     def _clip(self, norm: float) -> Clip:
         one_per_feature = isinstance(self.privacy_unit.center, list)

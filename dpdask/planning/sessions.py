@@ -77,6 +77,11 @@ def check_session(spec: ReleaseSpec) -> None:
                 f"{key} does not go with source.steps, where steps are handed over one by one;"
                 " drop it"
             )
+    if unit.private_bound is not None:
+        raise InvalidSpec(
+            "privacy_unit: a bound is chosen from all records before the first is released, and"
+            " source.steps hands them over one step after the other; state it"
+        )
     if unit.record_dim not in (None, RECORD_AXIS):
         raise InvalidSpec(
             f"privacy_unit.record_dim={unit.record_dim!r}: the records of a step lie along its"

@@ -69,10 +69,17 @@ def _entry_width(query: Query) -> float:
     return 2 * bound.norm / math.sqrt(entries)
 
 
-def budget_of_share(budget: PrivacyBudget, share: float) -> PrivacyBudget:
+def budget_of_share(
+    budget: PrivacyBudget, share: float, key: str = "source.arrays"
+) -> PrivacyBudget:
     """Return a budget that Gaussian noise meets with ``sqrt(share)`` of the mu of ``budget``.
 
     Guarantee: noise that meets the budgets of shares that add up to 1 meets ``budget`` together.
+
+    Args:
+        budget: What the noise of all shares may cost.
+        share: The share of the squared mu.
+        key: Where the spec has the share, for the error text.
 
     Raises:
         InvalidSpec: No budget is so small, or so large.
@@ -87,7 +94,7 @@ def budget_of_share(budget: PrivacyBudget, share: float) -> PrivacyBudget:
             part = PrivacyBudget(epsilon=epsilon, delta=delta)
     except InvalidBudget:
         raise InvalidSpec(
-            f"source.arrays: a share of {share:.3g} of epsilon={budget.epsilon:g},"
+            f"{key}: a share of {share:.3g} of epsilon={budget.epsilon:g},"
             f" delta={budget.delta:g} is out of range; choose larger shares, or a budget that is"
             " neither so small nor so large"
         ) from None

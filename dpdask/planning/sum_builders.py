@@ -89,7 +89,9 @@ def _counting(inputs: QueryInputs, bound: Clip | Ranges, *, grouped: bool, mean:
     private = grouped or unit.adjacency is Adjacency.ADD_REMOVE_ONE
     # how many records are kept: what a mean is divided by, and how often a sum has the centre
     private = private or (inputs.leaves_out and (mean or isinstance(bound, Clip)))
-    if not private or (bound.center.zero and not mean):
+    # what is counted never depends on a middle that is chosen from the data
+    around_zero = bound.center.zero and not inputs.chooses_ranges
+    if not private or (around_zero and not mean):
         return Counting.NONE
     if mean or grouped or isinstance(bound, Clip):
         return Counting.RECORDS

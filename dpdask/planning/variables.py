@@ -11,7 +11,7 @@ from dpdask.planning.disjoint import block_of, one_index_axis
 from dpdask.planning.shares import budget_of_share, equal_error_shares, given_shares
 from dpdask.privacy import PrivacyBudget
 from dpdask.queries import Query
-from dpdask.spec.mechanism import AutoSection, EstimatedDirections
+from dpdask.spec.mechanism import AnalyticGaussianSection, AutoSection, EstimatedDirections
 from dpdask.spec.release import PrivacyUnitSection, ReleaseSpec, VariableSection
 from dpdask.storage import Layout, SourceArray
 
@@ -43,10 +43,19 @@ def variable_specs(spec: ReleaseSpec) -> list[ReleaseSpec]:
     """
     arrays = spec.source.arrays
     if arrays is None:
-        return [spec]
+        return [_with_gaussian_noise(spec)]
     if len(arrays) > 1:
         _check_several(spec)
-    return [_spec_of(spec, name, section) for name, section in arrays.items()]
+    return [_with_gaussian_noise(_spec_of(spec, name, section)) for name, section in arrays.items()]
+
+
+def _with_gaussian_noise(spec: ReleaseSpec) -> ReleaseSpec:
+    """Return the spec of a bound that is chosen privately with the noise that ``auto`` takes then:
+    the same whatever bound is chosen.
+    """
+    if spec.privacy_unit.private_bound is None or not isinstance(spec.mechanism, AutoSection):
+        return spec
+    return spec.model_copy(update={"mechanism": AnalyticGaussianSection(name="analytic-gaussian")})
 
 
 def _spec_of(spec: ReleaseSpec, name: str, section: VariableSection) -> ReleaseSpec:

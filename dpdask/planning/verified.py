@@ -27,6 +27,7 @@ from dpdask.queries import RecordedAnswer, RecordedPart
 __all__ = [
     "exceeds_calibration",
     "mu_shares",
+    "mu_squared",
     "recorded_answer",
     "rounding_in_sigmas",
     "verified_profile",
@@ -78,8 +79,8 @@ def verified_step(answer: RecordedAnswer) -> StepProfile:
     return _profile_of(answer.noise, answer)
 
 
-def mu_shares(answers: Sequence[RecordedAnswer]) -> list[float]:
-    """Return the share of every Gaussian answer in the squared mu of all of them.
+def mu_squared(answers: Sequence[RecordedAnswer]) -> float:
+    """Return the squared mu of Gaussian answers together.
 
     Raises:
         InvalidMechanism: The noise of one is not Gaussian.
@@ -88,8 +89,14 @@ def mu_shares(answers: Sequence[RecordedAnswer]) -> list[float]:
     for answer in answers:
         profile = verified_step(answer)
         if not isinstance(profile, GaussianProfile):
-            raise InvalidMechanism("several variables take Gaussian noise; use that")
+            raise InvalidMechanism("answers that share mu^2 take Gaussian noise; use that")
         squares.append(profile.mu**2)
+    return math.fsum(squares)
+
+
+def mu_shares(groups: Sequence[Sequence[RecordedAnswer]]) -> list[float]:
+    """Return the share of every group of Gaussian answers in the squared mu of all of them."""
+    squares = [mu_squared(answers) for answers in groups]
     total = math.fsum(squares)
     return [square / total for square in squares]
 

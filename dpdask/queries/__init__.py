@@ -3,6 +3,8 @@
 from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.base import Query, RecordSumQuery, SidePart, SummedQuery
 from dpdask.queries.beside import BesideArray
+from dpdask.queries.bound_choice import BoundRule, ChosenBound
+from dpdask.queries.bound_histograms import BoundHistogram, NormHistogram, ValueHistogram
 from dpdask.queries.center import ORIGIN, Center
 from dpdask.queries.counted import CountedMean, CountedSum
 from dpdask.queries.covariance import Covariance, JointCovariance
@@ -30,7 +32,10 @@ __all__ = [
     "ORIGIN",
     "AnswerAxis",
     "BesideArray",
+    "BoundHistogram",
+    "BoundRule",
     "Center",
+    "ChosenBound",
     "Clip",
     "CountedMean",
     "CountedSum",
@@ -42,6 +47,7 @@ __all__ = [
     "Layer",
     "Mean",
     "ModeMoment",
+    "NormHistogram",
     "People",
     "Precomputed",
     "Query",
@@ -54,6 +60,7 @@ __all__ = [
     "SidePart",
     "Sum",
     "SummedQuery",
+    "ValueHistogram",
     "is_registered",
     "layer_from_dict",
     "query_rules",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from dpdask.errors import InvalidSpec
 from dpdask.noise import Deviations, Noise, NoiseLevel
@@ -18,9 +18,10 @@ from dpdask.queries.axes import AnswerAxis
 from dpdask.queries.beside import COUNT, DATA, NOISE_STD, BesideArray
 from dpdask.queries.exact_sum import ExactSum, SumBounds, discretize_sum
 from dpdask.queries.people import People
+from dpdask.queries.reader import Reader
 from dpdask.queries.records import Clip, Ranges
 from dpdask.sensitivity import SensitivitySet
-from dpdask.types import Array, Floats, Integers, Json, Mask, Region, Shape
+from dpdask.types import Floats, Integers, Json, Region, Shape
 
 __all__ = [
     "COUNT",
@@ -35,25 +36,6 @@ __all__ = [
 ]
 
 PRIVATE_COUNT = 2**30  # stands for the number of records where that is private; more are refused
-
-
-class Reader(Protocol):
-    """Whatever reads regions of the source."""
-
-    def read(self, box: Region) -> Array:
-        """Return a region as a C-ordered array."""
-
-    def blocks(self, box: Region, axis: int) -> Iterator[tuple[slice, Array]]:
-        """Yield a region in parts along the records of ``axis``, each valid until the next one."""
-
-    def codes(self, name: str, records: slice, groups: tuple[int | str, ...]) -> Integers:
-        """Return the position of every record's label in ``groups``, -1 where it is not there."""
-
-    def numbers(self, name: str, records: slice) -> Floats:
-        """Return an array of one number per record, NaN where one is missing."""
-
-    def left_out(self, records: slice) -> Mask | None:
-        """Return which records are absent, as others of the same person are kept; None for none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def begin(planned: Planned, ledger: Ledger, on_progress: OnProgress) -> BegunSes
     own_lock = False
     try:
         own_lock = release_steps.lock_output(context)
-        release_steps.reserve(context, Prepared((), None, assembly))
+        release_steps.reserve(context, Prepared((), (), assembly))
     except BaseException:
         clean_up(ledger, plan.output, release_id, plan.fingerprint, own_lock=own_lock)
         raise

@@ -16,9 +16,11 @@ from dpdask.planning.coordinates import (
     window_to_dict,
 )
 from dpdask.planning.disjoint import dimension_text, one_index_axis
+from dpdask.planning.private_bounds import BoundsEstimate
 from dpdask.planning.sessions import is_session
 from dpdask.planning.verified import mu_shares, recorded_answer
 from dpdask.privacy import PrivacyBudget
+from dpdask.queries import ChosenBound, RecordedAnswer
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, count_numbers, noise_arrays
 from dpdask.spec.release import ReleaseSpec
@@ -82,7 +84,7 @@ def make_card(
             "guarantee": plan.guarantee.to_dict(),
             "privacy_unit": _privacy_unit(first),
             **sections[0],
-            "directions": None if plan.directions is None else _directions(plan.directions),
+            "directions": None if plan.directions is None else _drawn_first(plan.directions),
             "composition": _composition(spec, charge, first),
             "share": shares[0] if len(shares) > 1 else None,
             "further_variables": [
@@ -125,6 +127,7 @@ def _variable(variable: Variable, attributes: Json, coordinates: Sequence[Coordi
             }
             for part in data.parts
         ],
+        "bounds": _bounds(variable),
         "released": _released(variable, attributes, coordinates),
     }
 
@@ -133,7 +136,14 @@ def _shares(variables: Sequence[Variable]) -> list[float]:
     """Return the share of every variable in the squared mu of all of them."""
     if len(variables) == 1:
         return [1.0]
-    return mu_shares([recorded_answer(variable.component) for variable in variables])
+    return mu_shares([_answers(variable) for variable in variables])
+
+
+def _answers(variable: Variable) -> list[RecordedAnswer]:
+    """Return all noisy answers of a variable, the one that chose its bound first."""
+    estimate = variable.estimate
+    first = [] if estimate is None else [estimate.component]
+    return [recorded_answer(component) for component in (*first, variable.component)]
 
 
 def _privacy_unit(variable: Variable) -> Json:
@@ -232,8 +242,8 @@ def _session(spec: ReleaseSpec, variable: Variable) -> Json | None:
     return {"released": variable.layout.shape[0], "sampled_by": "dpdask" if sampled else None}
 
 
-def _directions(component: Component) -> Json:
-    """Return the covariance of the noise directions, enough to recompute its privacy cost."""
+def _drawn_first(component: Component) -> Json:
+    """Return what was drawn before the data, enough to recompute its privacy cost."""
     query = component.query
     return {
         "query": query.to_dict(),
@@ -241,6 +251,26 @@ def _directions(component: Component) -> Json:
         "sensitivity": query.sensitivity.to_dict(),
         "noise": component.noise.to_dict(),
         "grid": component.grid_to_dict(),
+    }
+
+
+def _bounds(variable: Variable) -> Json | None:
+    """Return how the bound was chosen; None where the spec says it."""
+    estimate = variable.estimate
+    if not isinstance(estimate, BoundsEstimate):
+        return None
+    chosen, between = ChosenBound.of(variable.query.bound), estimate.histogram.pairs
+    share, _ = mu_shares([[answer] for answer in _answers(variable)])
+    return {
+        "chosen": chosen.to_dict(),
+        "rule": estimate.rule.to_dict(),
+        "between": [list(pair) for pair in between],
+        "at_end": chosen.at_end(between),
+        "share": share,
+        "counts": f"{variable.card_prefix}bounds",
+        "edges": f"{variable.card_prefix}bounds_edges",
+        "noise_std": estimate.component.noise.entry_std,
+        **_drawn_first(estimate.component),
     }
 
 

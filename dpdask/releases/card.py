@@ -13,6 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from dpdask.errors import VerificationFailed
 from dpdask.releases.card_sections import (
+    BoundsFacts,
     CardSection,
     ChainHead,
     Composition,
@@ -67,6 +68,9 @@ class ReleaseCard(CardSection):
         default_factory=list, description="further noisy sums, charged together with the main one"
     )
     directions: Directions | None = None
+    bounds: BoundsFacts | None = Field(
+        default=None, description="left out where no bound was chosen privately"
+    )
     composition: Composition
     released: Released
     share: float | None = Field(
@@ -93,7 +97,7 @@ class ReleaseCard(CardSection):
     def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
         """Leave out what only some releases have, so that cards keep their bytes."""
         document: Json = handler(self)
-        optional = ("parts", "share", "further_variables")
+        optional = ("parts", "share", "further_variables", "bounds")
         return {name: value for name, value in document.items() if value or name not in optional}
 
     def each_variable(self) -> list[ReleaseCard]:

@@ -16,6 +16,7 @@ from dpdask.types import Json
 
 __all__ = [
     "ArrayFacts",
+    "BoundsFacts",
     "Budget",
     "CardSection",
     "ChainHead",
@@ -172,6 +173,31 @@ class Directions(CardSection):
     grid: Json
 
 
+class BoundsFacts(CardSection):
+    """The noisy histogram by which the bound was chosen; its privacy cost is composed in."""
+
+    chosen: Json = Field(description="the bound: norm, or ranges")
+    rule: Json = Field(
+        description="how it follows from the counts: quantile of norms, how many norms may lie"
+        " above it, or quantiles of values"
+    )
+    between: list[list[float]] = Field(
+        description="the smallest and the largest end that could be chosen, by histogram"
+    )
+    at_end: bool = Field(
+        description="whether an end of these was chosen, so that the data may lie beyond"
+    )
+    share: float = Field(description="of the squared mu of the histogram and the data together")
+    counts: str = Field(description="the array of dp_release that holds the noisy counts")
+    edges: str = Field(description="the array of dp_release that holds the edges of the bins")
+    noise_std: float = Field(description="standard deviation of the noise of a count")
+    query: Json
+    bound: Json
+    sensitivity: Json
+    noise: Json
+    grid: Json
+
+
 class PartFacts(CardSection):
     """A further noisy sum that was drawn beside the main one: counts beside a sum."""
 
@@ -308,7 +334,16 @@ class VariableFacts(CardSection):
     noise: Json
     grid: Json
     parts: list[PartFacts] = Field(default_factory=list)
+    bounds: BoundsFacts | None = Field(
+        default=None, description="left out where its bound was not chosen privately"
+    )
     released: Released
+
+    @model_serializer(mode="wrap")
+    def _leave_out_absent(self, handler: SerializerFunctionWrapHandler) -> Json:
+        """Leave out what only some releases have, so that cards keep their bytes."""
+        document: Json = handler(self)
+        return {name: value for name, value in document.items() if value or name != "bounds"}
 
 
 class Manifest(CardSection):

@@ -8,17 +8,36 @@ import numpy as np
 
 from dpdask.errors import DpdaskError, VerificationFailed
 from dpdask.mechanisms import MaxPnr
-from dpdask.noise import DiagonalFactor, KroneckerNoise, Noise
+from dpdask.noise import DiagonalFactor, KroneckerNoise, Noise, noise_from_dict
 from dpdask.queries import RecordedAnswer
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_arrays import LARGE, CardArrays
+from dpdask.sensitivity import sensitivity_from_dict
 from dpdask.types import Floats, Json
 
-__all__ = ["check_axes", "check_moments"]
+__all__ = ["check_axes", "check_moments", "recorded_moments"]
 
 _ALIGNED = 1e-6  # of the noise along one direction that another may share, relative to the largest
 _SHARES = 0.03  # that rounding, for which the noise grows, may change a share of the precision
 _FLOOR = 0.05  # the share that is spread evenly where the card does not say it
+
+
+def recorded_moments(card: ReleaseCard) -> list[RecordedAnswer]:
+    """Return the covariance that noise directions came from, if there is one."""
+    directions, unit = card.directions, card.privacy_unit
+    if directions is None:
+        return []
+    return [
+        RecordedAnswer(
+            noise=noise_from_dict(directions.noise),
+            sensitivity=sensitivity_from_dict(directions.sensitivity),
+            query=directions.query,
+            bound=directions.bound,
+            grid=directions.grid,
+            record_axis=unit.record_axis,
+            contributions=unit.max_contributions,
+        )
+    ]
 
 
 def check_moments(card: ReleaseCard, data: RecordedAnswer, moments: RecordedAnswer) -> None:

@@ -23,7 +23,8 @@ from dpdask.queries import RecordedAnswer, RecordedPart, is_registered, query_ru
 from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.releases.card import ReleaseCard
 from dpdask.releases.card_sections import Composition, Session, Unit
-from dpdask.releases.check_directions import check_moments
+from dpdask.releases.check_bounds import check_histogram, recorded_histogram
+from dpdask.releases.check_directions import check_moments, recorded_moments
 from dpdask.sensitivity import L1Ball, Origin, known_l1, sensitivity_from_dict
 from dpdask.types import Json
 
@@ -44,25 +45,30 @@ def check_guarantee(card: ReleaseCard, *noises: Noise) -> None:
     try:
         variables = list(zip(card.each_variable(), noises, strict=True))
         answers = [_recorded_answer(own, noise) for own, noise in variables]
-        directions = _recorded_directions(card)
+        directions = recorded_moments(card)
+        bounds = [recorded_histogram(own) for own, _ in variables]
+        first = [*directions, *filter(None, bounds)]
         profile = _check_numbers(card, noises)
-        for answer in (*answers, *directions):
+        for answer in (*answers, *first):
             if not is_registered(answer.name):
                 raise answer.mismatch()
         for own, _ in variables:
             _check_unit(own)
-        for answer in (*answers, *directions):
+        for answer in (*answers, *first):
             _check_sensitivity(answer, card)
         for moments in directions:
             check_moments(card, answers[0], moments)
-        for (own, noise), answer in zip(variables, answers, strict=True):
+        for (own, noise), answer, histogram in zip(variables, answers, bounds, strict=True):
             _check_noise(own, noise, answer)
-        _check_enough(card, answers, directions, profile)
-        _check_shares(card, answers)
+            check_histogram(own, answer, histogram)
+        _check_enough(card, answers, first, profile)
+        _check_shares(card, list(zip(bounds, answers, strict=True)))
         for own, _ in variables:
             _check_grid(own.noise, own.grid)
             for part in own.parts:
                 _check_grid(part.noise, part.grid)
+            if own.bounds is not None:
+                _check_grid(own.bounds.noise, own.bounds.grid)
         _check_composition(card, profile)
     except VerificationFailed:
         raise
@@ -102,26 +108,15 @@ def _recorded_answer(card: ReleaseCard, noise: Noise) -> RecordedAnswer:
     )
 
 
-def _recorded_directions(card: ReleaseCard) -> list[RecordedAnswer]:
-    """Return the covariance that noise directions came from, if there is one."""
-    directions, unit = card.directions, card.privacy_unit
-    if directions is None:
-        return []
-    return [
-        RecordedAnswer(
-            noise=noise_from_dict(directions.noise),
-            sensitivity=sensitivity_from_dict(directions.sensitivity),
-            query=directions.query,
-            bound=directions.bound,
-            grid=directions.grid,
-            record_axis=unit.record_axis,
-            contributions=unit.max_contributions,
-        )
-    ]
+def _check_shares(
+    card: ReleaseCard, variables: list[tuple[RecordedAnswer | None, RecordedAnswer]]
+) -> None:
+    """Check that the variables of the card are all that share its guarantee, each with its part.
 
-
-def _check_shares(card: ReleaseCard, answers: list[RecordedAnswer]) -> None:
-    """Check that the variables of the card are all that share its guarantee, each with its part."""
+    Args:
+        card: The card.
+        variables: The answer of every variable, after the one that chose its bound, if any.
+    """
     shares = [own.share for own in card.each_variable()]
     if shares == [None]:
         return
@@ -131,8 +126,9 @@ def _check_shares(card: ReleaseCard, answers: list[RecordedAnswer]) -> None:
         raise VerificationFailed(
             "the variables on the card are not those of one release of several"
         )
-    looseness = sum(_looseness(answer.noise) for answer in answers)
-    for share, computed in zip(shares, mu_shares(answers), strict=True):
+    groups = [[answer for answer in each if answer is not None] for each in variables]
+    looseness = sum(_looseness(answer.noise) for group in groups for answer in group)
+    for share, computed in zip(shares, mu_shares(groups), strict=True):
         if share is None or not math.isclose(share, computed, rel_tol=1e-6 + looseness):
             raise VerificationFailed(
                 "the share of a variable on the card does not follow from the noise of all"
@@ -318,15 +314,15 @@ def _check_noise(card: ReleaseCard, noise: Noise, answer: RecordedAnswer) -> Non
 def _check_enough(
     card: ReleaseCard,
     answers: list[RecordedAnswer],
-    directions: list[RecordedAnswer],
+    first: list[RecordedAnswer],
     profile: PrivacyProfile,
 ) -> None:
-    """Check that the noise gives what the profile says, rounding and directions included.
+    """Check that the noise gives what the profile says, rounding and what is drawn first included.
 
     One privacy unit can change all variables at once: their costs are composed.
     """
     steps = _steps(card)
-    costs = [(verified_profile(answer, Steps()), 1) for answer in directions]
+    costs = [(verified_profile(answer, Steps()), 1) for answer in first]
     costs += [(verified_profile(answer, steps), 1) for answer in answers]
     needed = costs[0][0] if len(costs) == 1 else compose(costs)
     looseness = sum(_looseness(answer.noise) for answer in answers)

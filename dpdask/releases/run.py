@@ -17,7 +17,7 @@ from dpdask.ledger import Allowance, Ledger, LedgerEntry
 from dpdask.patience import Patience
 from dpdask.planning import ReleasePlan, make_plan, output_storage, placed
 from dpdask.planning.sessions import is_session
-from dpdask.releases import staging, steps
+from dpdask.releases import settling, staging, steps
 from dpdask.releases.closing import (
     Receipt,
     abandon,
@@ -141,7 +141,7 @@ def _plan_again(spec: ReleaseSpec, ledger: Ledger, target: Target) -> ReleasePla
 
 def _check_machine(plan: ReleasePlan, entry: LedgerEntry) -> None:
     if plan.fingerprint != entry.fingerprint:
-        raise ReleaseError(f"the release cannot be resumed here: {staging.OTHER_MACHINE}")
+        raise ReleaseError(f"the release cannot be resumed here: {settling.OTHER_MACHINE}")
 
 
 class _Pulse:

@@ -14,32 +14,20 @@ from typing import TypeVar
 
 from dpdask import execution
 from dpdask.errors import LedgerError, ReleaseError, StoreError, VerificationFailed
-from dpdask.execution import Intermediates, TileWork
+from dpdask.execution import TileWork
 from dpdask.keystream import ReleaseKey
-from dpdask.planning import (
-    Component,
-    PrincipalAxes,
-    component_with_directions,
-    recipe_digest,
-)
 from dpdask.releases.closing import Receipt
 from dpdask.releases.context import Context, adopt_if_published, check_open, check_unchanged
-from dpdask.releases.steps import Prepared, Reserved, Staged
+from dpdask.releases.settling import compute_intermediates, settle_variables
+from dpdask.releases.steps import Reserved, Staged
 from dpdask.storage import ManifestEntry
 
-__all__ = ["OTHER_MACHINE", "STAGING", "stage_tiles", "verify", "write"]
+__all__ = ["STAGING", "stage_tiles", "verify", "write"]
 
 S = TypeVar("S")
 
 _SEGMENT_SECONDS = 2.0  # between two segments of the staged manifest
 STAGING = "staging"  # what the seal of staged documents is for
-_DIRECTIONS = "directions"
-_RECIPE = "recipe"
-
-OTHER_MACHINE = (
-    "the format of dpdask, its libraries or the kind of processor are not those it began with, and"
-    " round differently; restore them, or `dpdask abort`"
-)
 
 
 def write(context: Context, reserved: Reserved) -> Staged | Receipt:
@@ -50,17 +38,15 @@ def write(context: Context, reserved: Reserved) -> Staged | Receipt:
 def _write(context: Context, reserved: Reserved) -> Staged:
     key = context.key()
     prepared = reserved.prepared
-    variables, assembly = context.plan.variables, prepared.assembly
-    if prepared.directions is not None:
-        axes = _noise_axes(context, prepared.directions, key)
-        component = component_with_directions(context.plan, axes.directions, axes.eigenvalues)
-        _check_recipe(context, component)
-        arrays = axes.arrays()
-        variables = (context.plan.only.answering(component),)
-        assembly = dataclasses.replace(assembly, variables=variables, arrays=arrays)
+    kept = execution.select_records(context.executor, context.plan, key, context.on_progress)
+    variables, arrays = settle_variables(context, prepared.estimates, key, kept)
+    assembly = dataclasses.replace(prepared.assembly, variables=variables, arrays=arrays)
+    data = prepared.data
+    if data is None:
+        data = compute_intermediates(context, variables, key, kept)
     works = tuple(
         TileWork(context.plan, variable, intermediates, context.publisher)
-        for variable, intermediates in zip(variables, _data(context, prepared, key), strict=True)
+        for variable, intermediates in zip(variables, data, strict=True)
     )
     seal = key.seal(STAGING)
     entries = {entry.key: entry for entry in context.publisher.read_manifest(seal)}
@@ -77,48 +63,6 @@ def _write(context: Context, reserved: Reserved) -> Staged:
     if fresh:
         context.publisher.append_manifest(fresh, seal)
     return Staged(works, assembly, entries, stamps, earlier)
-
-
-def _data(context: Context, prepared: Prepared, key: ReleaseKey) -> tuple[Intermediates, ...]:
-    """Return clip factors and exact answers; with ids, of the records that the key selects."""
-    if prepared.data is not None:
-        return prepared.data
-    executor, plan, on_progress = context.executor, context.plan, context.on_progress
-    kept = execution.select_records(executor, plan, key, on_progress)
-    data = tuple(
-        execution.prepare(executor, plan, variable, on_progress, kept, key)
-        for variable in plan.variables
-    )
-    check_unchanged(context)
-    return data
-
-
-def _noise_axes(context: Context, intermediates: Intermediates, key: ReleaseKey) -> PrincipalAxes:
-    """Return the DP axes of the noise, noted once in the ledger: a retry uses the same ones.
-
-    Another run's may differ in the last bits.
-    """
-    noted = context.ledger.get_once(context.fingerprint, _DIRECTIONS)
-    if noted is None:
-        assert context.plan.directions is not None
-        covariance = context.plan.only.answering(context.plan.directions)
-        work = TileWork(context.plan, covariance, intermediates, context.publisher)
-        noisy = execution.noisy_moments(context.executor, work, key, context.on_progress)
-        axes = PrincipalAxes.of(noisy, context.plan.directions, context.plan.data.query)
-        text = axes.to_json(context.plan.spec.mechanism)
-        noted = context.ledger.put_once(context.fingerprint, _DIRECTIONS, text)
-    return PrincipalAxes.from_json(noted)
-
-
-def _check_recipe(context: Context, component: Component) -> None:
-    """Check that the rotated noise is the one of earlier runs, bit by bit.
-
-    Two versions of a tile, with the same noise or with other noise, would show more than was
-    charged.
-    """
-    digest = recipe_digest(context.fingerprint, component)
-    if context.ledger.put_once(context.fingerprint, _RECIPE, digest) != digest:
-        raise ReleaseError(f"the release began elsewhere: {OTHER_MACHINE}")
 
 
 def stage_tiles(

@@ -56,13 +56,15 @@ class Prepared:
     """A release that can be charged.
 
     Args:
-        data: Clip factors and exact answers of every variable; None where they depend on the key.
-        directions: Those of the covariance that noise directions come from, if there is one.
+        data: Clip factors and exact answers of every variable; None where they depend on the key,
+            or on bounds that are chosen by it.
+        estimates: Exact answers of what is drawn before the data; None where they depend on the
+            key.
         assembly: What its documents are built from.
     """
 
     data: tuple[Intermediates, ...] | None
-    directions: Intermediates | None
+    estimates: tuple[Intermediates, ...] | None
     assembly: Assembly
 
 
@@ -102,16 +104,7 @@ def prepare(context: Context) -> Prepared:
     storages = [plan.output, *(variable.source.storage for variable in plan.variables)]
     check_reach(storages, context.executor)
     check_size(plan, context.executor)
-    directions = None
-    if plan.directions is not None:
-        directions = _intermediates(context, plan.only.answering(plan.directions))
-    data: tuple[Intermediates, ...] | None = None
-    if plan.ids is None:
-        data = tuple(_intermediates(context, variable) for variable in plan.variables)
-    else:  # which records count follows from the key, which exists after the charge
-        execution.check_ids(context.executor, plan)
-        for variable in plan.variables:
-            execution.check(context.executor, plan, variable, context.on_progress)
+    estimates, data = _before_the_charge(context)
     assembly = assemble(context)
     source_was_read = data is None or any(
         not intermediates.empty or not variable.source.plain
@@ -119,7 +112,7 @@ def prepare(context: Context) -> Prepared:
     )
     if source_was_read:  # which took its time
         check_unchanged(context)
-    return Prepared(data, directions, assembly)
+    return Prepared(data, estimates, assembly)
 
 
 def assemble(context: Context) -> Assembly:
@@ -143,6 +136,34 @@ def assemble(context: Context) -> Assembly:
     )
     assembly.check_publishable(signing_key)
     return assembly
+
+
+def _before_the_charge(
+    context: Context,
+) -> tuple[tuple[Intermediates, ...] | None, tuple[Intermediates, ...] | None]:
+    """Compute what does not wait for the key, of estimates and of data; read all else through.
+
+    Which records count follows from the key, and so do bounds that are chosen privately.
+    """
+    plan = context.plan
+    if plan.ids is not None:
+        execution.check_ids(context.executor, plan)
+        for variable in plan.variables:
+            execution.check(context.executor, plan, variable, context.on_progress)
+        return None, None
+    estimates = tuple(_intermediates(context, variable) for variable in plan.estimated)
+    decides = [
+        variable.estimate is not None and variable.estimate.decides_on_sums
+        for variable in plan.variables
+    ]
+    if not any(decides):
+        return estimates, tuple(_intermediates(context, variable) for variable in plan.variables)
+    for variable, read in zip(plan.variables, decides, strict=True):
+        if read:  # its values were read, but not its labels
+            execution.check_labels(context.executor, plan, variable)
+        else:
+            execution.check(context.executor, plan, variable, context.on_progress)
+    return estimates, None
 
 
 def _intermediates(context: Context, variable: Variable) -> Intermediates:

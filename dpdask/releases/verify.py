@@ -21,6 +21,7 @@ from dpdask.releases.card import (
 from dpdask.releases.card_arrays import CardArrays, with_arrays
 from dpdask.releases.card_sections import ArrayFacts, Released
 from dpdask.releases.check_beside import check_beside, noise_level_of
+from dpdask.releases.check_bounds import check_choice
 from dpdask.releases.check_directions import check_axes
 from dpdask.releases.recompute import check_guarantee
 from dpdask.signing import (
@@ -93,6 +94,7 @@ def verify_release(
     for own, noise in zip(variables, noises, strict=True):
         check_beside(own, noise)
         _check_noise_std(storage, own, noise)
+        check_choice(own.bounds, arrays)
     if ledger is not None:
         _check_ledger(card, ledger)
     check_signature(card, root, trust)

@@ -32,13 +32,15 @@ class QuerySection(NamedSection):
     ``takes_steps`` says whether the source is a stack of per-step results, to which
     ``composition`` applies; ``takes_variables`` whether it may be asked of several arrays in one
     release; ``takes_ids`` whether it leaves out the records that ids leave out, in every sum;
-    ``takes_clip_of_person`` whether its sensitivity holds for all records of a person together.
+    ``takes_clip_of_person`` whether its sensitivity holds for all records of a person together;
+    ``private_bounds`` which bounds may be chosen privately, and whether the ``best`` norm.
     """
 
     takes_steps: ClassVar[bool] = False
     takes_variables: ClassVar[bool] = False
     takes_ids: ClassVar[bool] = False
     takes_clip_of_person: ClassVar[bool] = False
+    private_bounds: ClassVar[tuple[str, ...]] = ()
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class IdentitySection(QuerySection):
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
     takes_clip_of_person: ClassVar[bool] = True
+    private_bounds: ClassVar[tuple[str, ...]] = ("l2_clip_norm", "ranges")
 
     name: Literal["identity"]
 
@@ -85,6 +88,7 @@ class SumSection(QuerySection):
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
     takes_clip_of_person: ClassVar[bool] = True
+    private_bounds: ClassVar[tuple[str, ...]] = ("l2_clip_norm", "ranges", "best")
 
     name: Literal["sum"]
     by: GroupBy | None = None
@@ -97,6 +101,7 @@ class MeanSection(QuerySection):
     takes_variables: ClassVar[bool] = True
     takes_ids: ClassVar[bool] = True
     takes_clip_of_person: ClassVar[bool] = True
+    private_bounds: ClassVar[tuple[str, ...]] = ("l2_clip_norm", "ranges", "best")
 
     name: Literal["mean"]
     by: GroupBy | None = None
@@ -108,6 +113,7 @@ class SecondMomentSection(QuerySection):
 
     takes_ids: ClassVar[bool] = True
     takes_clip_of_person: ClassVar[bool] = True
+    private_bounds: ClassVar[tuple[str, ...]] = ("l2_clip_norm",)
 
     name: Literal["second-moment"]
 
@@ -124,6 +130,7 @@ class CovarianceSection(QuerySection):
 
     takes_ids: ClassVar[bool] = True
     takes_clip_of_person: ClassVar[bool] = True
+    private_bounds: ClassVar[tuple[str, ...]] = ("l2_clip_norm",)
 
     name: Literal["covariance"]
     center: Literal["private"] | Number | Vector = "private"

@@ -10,6 +10,13 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpdask.privacy import Adjacency
+from dpdask.spec.bounds import (
+    CenterSection,
+    ClipNorm,
+    EntryRanges,
+    PrivateNormSection,
+    PrivateRangesSection,
+)
 from dpdask.spec.calibration import CompositionSection, PrivacySection
 from dpdask.spec.fields import (
     ArrayName,
@@ -19,7 +26,6 @@ from dpdask.spec.fields import (
     Dimension,
     Number,
     Positive,
-    Ranges,
     Seconds,
     Section,
     Vector,
@@ -36,6 +42,7 @@ __all__ = [
     "INLINE",
     "LOCAL",
     "BudgetSection",
+    "CenterSection",
     "ComputeSection",
     "NoiseSection",
     "OutputSection",
@@ -91,22 +98,6 @@ class CoarsenSection(Section):
         return self
 
 
-class CenterSection(Section):
-    """A ``center`` that is an array of one record's shape: an earlier release.
-
-    Args:
-        url: The group that holds it.
-        array: Its path in the group.
-        public: Whether it is public although it is not a release of dpdask; refused otherwise.
-        options: Options of the storage.
-    """
-
-    url: Annotated[Url, Field(min_length=1)]
-    array: Annotated[str, Field(min_length=1)]
-    public: bool = False
-    options: StorageOptions
-
-
 class VariableSection(Section):
     """One of ``source.arrays``: what is its own; all else is that of ``privacy_unit``.
 
@@ -123,8 +114,8 @@ class VariableSection(Section):
             out, noise is the same in proportion to the bounds.
     """
 
-    l2_clip_norm: Number | None = None
-    ranges: Ranges | None = None
+    l2_clip_norm: ClipNorm | None = None
+    ranges: EntryRanges | None = None
     feature_dim: Dimension | None = None
     center: Number | Vector | CenterSection | None = None
     missing: Literal["center", "count"] | None = None
@@ -189,8 +180,9 @@ class PrivacyUnitSection(Section):
     Args:
         adjacency: Which data sets are neighbours.
         record_dim: The dimension along which records lie, by name or index.
-        l2_clip_norm: The l2 norm to which every record is clipped.
-        ranges: Public ranges to which entries are clamped: one for all, or one per feature.
+        l2_clip_norm: The l2 norm to which every record is clipped, or how it is chosen privately.
+        ranges: Public ranges to which entries are clamped: one for all, or one per feature; or how
+            they are chosen privately.
         feature_dim: The dimension along which the ranges lie, by name or index.
         max_contributions: How many records one privacy unit has at most: enforced with ``ids``,
             declared without.
@@ -216,8 +208,8 @@ class PrivacyUnitSection(Section):
 
     adjacency: Adjacency = Adjacency.REPLACE_ONE
     record_dim: Dimension | None = None
-    l2_clip_norm: Number | None = None
-    ranges: Ranges | None = None
+    l2_clip_norm: ClipNorm | None = None
+    ranges: EntryRanges | None = None
     feature_dim: Dimension | None = None
     max_contributions: Positive = 1
     per: Dimension | None = None
@@ -229,6 +221,13 @@ class PrivacyUnitSection(Section):
     center: Number | Vector | CenterSection | None = None
     missing: Literal["center", "count"] | None = None
     expected_distance: Annotated[Number, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def private_bound(self) -> PrivateNormSection | PrivateRangesSection | None:
+        """How the bound is chosen privately; None where the spec says it."""
+        if isinstance(self.l2_clip_norm, PrivateNormSection):
+            return self.l2_clip_norm
+        return self.ranges if isinstance(self.ranges, PrivateRangesSection) else None
 
 
 class StackSection(CompositionSection):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpdask.queries.people import DISTINCT, NORM, SUBSET_AND_NORM
 from dpdask.types import Json
+from dpdask.views.bound_rows import chosen_bound_rows
 from dpdask.views.rows import Row, query_name, query_text, shape_text, verdict
 
 if TYPE_CHECKING:  # describing a mechanism needs no release
@@ -51,6 +52,7 @@ def _answer_rows(card: ReleaseCard) -> list[Row]:
         Row("query", query_text(card.query)),
         Row("protects", _protected(card.privacy_unit)),
         *clamping_rows(card.privacy_unit.bound),
+        *_bound_rows(card),
         *_composition_rows(card.composition),
         Row("mechanism", card.mechanism["name"]),
         Row("noise", f"{card.noise['name']}, {_spread(card)}"),
@@ -69,8 +71,14 @@ def _variable_rows(card: ReleaseCard) -> list[Row]:
             f" {own.mechanism['name']}: {own.noise['name']}, {_spread(own)}"
         )
         rows.append(Row(released.array, f"{text}; {100 * (own.share or 0):.3g} % of mu^2"))
+        rows += [Row(f"{released.array} {row.label}", row.value) for row in _bound_rows(own)]
     exact = all(own.grid["exact"] for own in variables)
     return [*rows, Row("exact", "yes" if exact else "no: drawn in floating point")]
+
+
+def _bound_rows(card: ReleaseCard) -> list[Row]:
+    """Return how the bound of one variable was chosen, if it was."""
+    return chosen_bound_rows(None if card.bounds is None else card.bounds.model_dump(mode="json"))
 
 
 def _spread(card: ReleaseCard) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dpdask.figures import number_text
 from dpdask.types import Json
 from dpdask.views.accuracy_rows import accuracy_rows
+from dpdask.views.bound_rows import planned_bound_rows
 from dpdask.views.card_rows import clamping_rows
 from dpdask.views.rows import Row, query_text, shape_text, size_text, verdict
 
@@ -96,6 +97,7 @@ def _answer_rows(variable: Json) -> list[Row]:
         *clamping_rows(variable["bound"]),
         *_choice_rows(variable["mechanism"]),
         *accuracy_rows(variable["expected_error"], variable["bound"]),
+        *planned_bound_rows(variable["bound_chosen"]),
     ]
 
 

@@ -113,18 +113,7 @@ class Workspace:
 
     def staged_arrays(self, **changes: Any) -> dict[str, np.ndarray[Any, Any]]:
         """All arrays of :meth:`staged`, the main one first."""
-        plan = make_plan(parse_release_spec(self.spec(**changes)))
-        found = staged_bytes(plan)
-        arrays = {}
-        for layout in plan.layouts:
-            out = np.empty(layout.shape, layout.dtype)
-            for index in layout.indices():
-                stored = np.frombuffer(found[layout.key(index)][:-4], layout.dtype)
-                box = layout.region(index)
-                inner = tuple(slice(0, part.stop - part.start) for part in box)
-                out[box] = stored.reshape(layout.write_chunk)[inner]
-            arrays[layout.name] = out
-        return arrays
+        return staged_arrays(make_plan(parse_release_spec(self.spec(**changes))))
 
 
 def _saying_what_missing_values_do(spec: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +123,21 @@ def _saying_what_missing_values_do(spec: dict[str, Any]) -> dict[str, Any]:
     if name not in ("sum", "mean", "second-moment", "covariance"):
         return spec
     return {**spec, "privacy_unit": {"missing": "center", **spec["privacy_unit"]}}
+
+
+def staged_arrays(plan: ReleasePlan) -> dict[str, np.ndarray[Any, Any]]:
+    """What :func:`staged_bytes` returns, as arrays by name."""
+    found = staged_bytes(plan)
+    arrays = {}
+    for layout in plan.layouts:
+        out = np.empty(layout.shape, layout.dtype)
+        for index in layout.indices():
+            stored = np.frombuffer(found[layout.key(index)][:-4], layout.dtype)
+            box = layout.region(index)
+            inner = tuple(slice(0, part.stop - part.start) for part in box)
+            out[box] = stored.reshape(layout.write_chunk)[inner]
+        arrays[layout.name] = out
+    return arrays
 
 
 def staged_bytes(
