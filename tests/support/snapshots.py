@@ -7,6 +7,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from dpdask.ledger.keys import default_key_file
+
 __all__ = ["contents", "restore", "state"]
 
 
@@ -27,7 +29,11 @@ def state(folder: Path) -> dict[str, bytes]:
 
 
 def restore(folder: Path, kept: dict[str, bytes]) -> None:
-    """Put everything but the source back as :func:`state` found it."""
+    """Put everything but the source back as :func:`state` found it.
+
+    What this user saw of ledgers is forgotten, too: otherwise the ledger would be a backup.
+    """
+    shutil.rmtree(default_key_file().parent / "heads", ignore_errors=True)
     for path in folder.iterdir():
         if path.name != "source.zarr":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
