@@ -10,6 +10,7 @@ from prefect.states import Failed
 
 from dpdask.errors import DpdaskError, ReleaseError
 from dpdask.execution import OnProgress
+from dpdask.flows.messages import with_next_step
 from dpdask.flows.steps import one_line, release_as_tasks, say_how_to_resume, watchers
 from dpdask.releases.api import ledger_of
 from dpdask.signals import children_without_ctrl_c
@@ -31,7 +32,7 @@ def privatize(spec: ReleaseSpec) -> dict[str, str] | State[None]:
         with contextlib.closing(ledger_of(spec)) as ledger:
             return release_as_tasks(spec, ledger)
     except DpdaskError as error:
-        refusal = one_line(error)
+        refusal = with_next_step(one_line(error), spec)
     return Failed(message=refusal)
 
 

@@ -9,6 +9,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from dpdask.errors import DpdaskError, RateLimited
+from dpdask.flows.messages import with_next_step
 from dpdask.flows.steps import one_line, release_as_tasks, say_next_run_resumes, tag_run
 from dpdask.releases.api import ledger_of
 from dpdask.releases.series import RateLimit, Series, next_release
@@ -62,6 +63,7 @@ def privatize_series(
         series, axis, max_window, align_to_chunks, start_index, grace, max_burns, backfill
     )
     tag_run(f"series:{series}")
+    windowed: ReleaseSpec | None = None
     try:
         with contextlib.closing(ledger_of(spec)) as ledger:
             windowed = next_release(ledger, spec, rules)
@@ -71,5 +73,5 @@ def privatize_series(
     except RateLimited as error:
         ended: State[None] = Completed(message=str(error), name="RateLimited")
     except DpdaskError as error:
-        ended = Failed(message=one_line(error))
+        ended = Failed(message=with_next_step(one_line(error), windowed))
     return ended

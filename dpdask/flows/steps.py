@@ -9,7 +9,7 @@ are the one-line errors of dpdask. Nothing is cached or persisted; a retry repla
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 from uuid import UUID
 
 from prefect import runtime, task
@@ -27,6 +27,7 @@ from prefect.states import Failed
 
 from dpdask.errors import DpdaskError, RateLimited, ReleaseError, redact_exceptions
 from dpdask.execution import OnProgress, Progress
+from dpdask.flows.messages import FlowRun, put_message, spec_in, with_next_step
 from dpdask.ledger import DatasetState, Ledger
 from dpdask.planning import ReleasePlan
 from dpdask.releases.closing import Receipt
@@ -63,14 +64,6 @@ _redacted = redact_exceptions(
 
 class Refused(DpdaskError):
     """A task refused, and said why in one line."""
-
-
-class FlowRun(Protocol):
-    """What is used of Prefect's flow run in a hook."""
-
-    @property
-    def name(self) -> str:
-        """The name that Prefect gave it."""
 
 
 def one_line(error: DpdaskError) -> str:
@@ -261,24 +254,28 @@ def leave_artifacts(receipt: Receipt, state: DatasetState) -> None:
 
 
 def say_next_run_resumes(flow: object, flow_run: FlowRun, state: object) -> None:
-    """Log, for a flow that builds its own specs and stopped, how its release is finished."""
-    from prefect.logging import get_logger
-
-    get_logger("dpdask").warning(
-        "flow run %s stopped: a charge that was made stays, and the next run of the same"
-        " deployment finishes that release first, with the same noise; `dpdask ledger show` lists"
-        " open releases, `dpdask abort --release NAME` aborts one",
-        flow_run.name,
+    """Tell, for a flow that builds its own specs and stopped, how its release is finished."""
+    _tell(
+        flow_run,
+        state,
+        "a charge that was made stays, and the next run of the same deployment finishes that"
+        " release first, with the same noise; `dpdask ledger show` lists open releases, `dpdask"
+        " abort --release NAME` aborts one",
     )
 
 
 def say_how_to_resume(flow: object, flow_run: FlowRun, state: object) -> None:
-    """Log, for a flow of one spec that stopped, how its release is finished."""
+    """Tell, for a flow of one spec that stopped, how its release is finished."""
+    text = (
+        "a charge that was made stays; if its release is unfinished, the same deployment run again,"
+        " or `dpdask resume SPEC.yaml`, finishes it with the same noise, and `dpdask abort"
+        " SPEC.yaml` aborts it"
+    )
+    _tell(flow_run, state, with_next_step(text, spec_in(flow_run)))
+
+
+def _tell(flow_run: FlowRun, state: object, text: str) -> None:
     from prefect.logging import get_logger
 
-    get_logger("dpdask").warning(
-        "flow run %s stopped: a charge that was made stays; if its release is unfinished, the same"
-        " deployment run again, or `dpdask resume SPEC.yaml`, finishes it with the same noise, and"
-        " `dpdask abort SPEC.yaml` aborts it",
-        flow_run.name,
-    )
+    get_logger("dpdask").warning("flow run %s stopped: %s", flow_run.name, text)
+    put_message(flow_run, state, f"stopped: {text}")

@@ -46,15 +46,15 @@ def last_sight(opening: str) -> Sight | None:
         seen = json.loads(_path(opening).read_text())
         head = LedgerHead(seen["dataset"], seen["sequence"], seen["hash"])
         return Sight(opening, head, Spent.read(*seen["spent"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError):  # the last: no home
         return None
 
 
 def remember(sight: Sight) -> None:
     """Note what was seen, in place of what was seen before."""
-    path = _path(sight.opening)
     document = {**sight.head.to_dict(), "spent": list(sight.spent.digits())}
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _path(sight.opening)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{random_bytes(8).hex()}")
         temporary.write_text(json.dumps(document))

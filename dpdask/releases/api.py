@@ -16,10 +16,13 @@ from dpdask.planning import ReleasePlan, make_plan, output_storage
 from dpdask.releases.closing import Receipt, abandon, finalize, publish_staged
 from dpdask.releases.recovery import (
     Action,
+    Advice,
     Command,
     Refusal,
     Target,
     advice_after_interrupt,
+    advice_on,
+    cost_of,
     decide,
     find_target,
     observe,
@@ -45,6 +48,7 @@ __all__ = [
     "release_or_resume",
     "release_run",
     "resume",
+    "standing",
 ]
 
 _SHORTEST_NAME = 8
@@ -276,3 +280,9 @@ def advice(spec: SpecLike, typed: str) -> str:
     """
     with _opened(_impatient(spec)) as (parsed, ledger):
         return advice_after_interrupt(parsed, output_storage(parsed), ledger, typed)
+
+
+def standing(spec: SpecLike) -> tuple[Advice, str]:
+    """Return what to do about a release that stopped, and what it cost; nobody is waited for."""
+    with _opened(_impatient(spec)) as (parsed, ledger):
+        return advice_on(output_storage(parsed), ledger), cost_of(parsed)

@@ -39,7 +39,9 @@ __all__ = [
     "Staging",
     "Target",
     "advice_after_interrupt",
+    "advice_on",
     "charge_of",
+    "cost_of",
     "decide",
     "find_target",
     "observe",
@@ -155,14 +157,21 @@ def advice_after_interrupt(spec: ReleaseSpec, output: Storage, ledger: Ledger, t
         ledger: Where it may have been charged.
         typed: The path of the spec as it is typed in a shell.
     """
+    advice = advice_on(output, ledger)
+    return advice.value.format(cost=cost_of(spec), spec=typed)
+
+
+def advice_on(output: Storage, ledger: Ledger) -> Advice:
+    """Return what to do about what is left at an output."""
     target = find_target(output, ledger, Command.INTERRUPTED)
     outcome = decide(observe(target), Command.INTERRUPTED)
-    if isinstance(outcome, Refusal):
-        raise outcome.error(target.last_step)
-    return outcome.value.format(cost=_cost(spec), spec=typed)
+    if not isinstance(outcome, Advice):
+        refusal = outcome if isinstance(outcome, Refusal) else Refusal.NOT_UNDER_WAY
+        raise refusal.error(target.last_step)
+    return outcome
 
 
-def _cost(spec: ReleaseSpec) -> str:
+def cost_of(spec: ReleaseSpec) -> str:
     """Return what a release is charged: its budget, or the verified cost if it is uncertified."""
     budget = spec.privacy
     amount = f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"

@@ -129,8 +129,8 @@ class Refusal(StrEnum):
     """Why a command does nothing, as its error says it."""
 
     UNFINISHED = (
-        "a release to this output is unfinished; `dpdask resume` finishes it, `dpdask abort`"
-        " aborts it"
+        "a release to this output is unfinished; let a run that is at it finish. If none is,"
+        " `dpdask resume` finishes it, `dpdask abort` aborts it"
     )
     NOT_UNDER_WAY = "no release to this output is under way; start one with `dpdask run`"
     NOTHING_TO_ABORT = (

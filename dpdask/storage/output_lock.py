@@ -68,8 +68,8 @@ class OutputLock:
             return True
         if not self.held():
             raise StoreError(
-                "another release to this output is under way; `dpdask resume` or `dpdask abort`"
-                " it first"
+                "another release to this output is under way; let it finish. If no run is at it,"
+                " `dpdask resume` or `dpdask abort` it first"
             )
         return False
 

@@ -80,6 +80,7 @@ def test_a_refusal_is_one_line_without_a_traceback(server: PrefectServer, space:
     said = run_flow(server, "privatize", "privatize", spec=space.spec(budget=budget))
     assert "FAILED" in said
     assert "BudgetExceeded: dataset 'small' has spent epsilon 0 of 0.5" in said
+    assert "Now nothing was charged, and nothing is left behind" in said
     assert space.ledger.state("small").spent_epsilon == 0
     assert space.left_behind() == []
 
@@ -139,6 +140,10 @@ def test_a_terminated_flow_says_how_to_go_on_and_is_resumed(
     assert "a charge that was made stays" in said
     assert "`dpdask resume SPEC.yaml`" in said
     assert "`dpdask abort SPEC.yaml` aborts it" in said
+    [run] = [run for run in server.runs("privatize") if run["parameters"]["spec"] == spec]
+    assert run["state"]["type"] == "CRASHED"  # row 14: its state says it, too
+    assert "epsilon 1, delta 1e-05 stay charged to dataset 'people'" in run["state"]["message"]
+    assert "the next run of this deployment" in run["state"]["message"]
     charged = space.spent()
     assert charged > 0
     assert not (space.folder / "out.zarr").exists()

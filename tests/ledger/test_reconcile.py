@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 from dpdask import PrivacyBudget
 from dpdask.cli import main
 from dpdask.errors import BudgetExceeded, LedgerCorrupt
+from dpdask.ledger import Ledger
 from dpdask.releases.api import abort, release, resume
 from dpdask.releases.series import Series, next_release
 from dpdask.releases.verify import verify_release
@@ -237,3 +238,16 @@ def test_row_01_only_what_holds_is_restored(site: Site) -> None:
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 4
     assert site.ledger.state("people").releases == {}
+
+
+def test_row_01_where_nothing_can_be_remembered_nothing_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPDASK_MASTER_KEY", (b"m" * 32).hex())
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")
+    url = f"sqlite:///{site.folder}/ledger.db-elsewhere"
+    Ledger(url).open_dataset("people", TOTAL)
+    budget = {"ledger": url, "dataset": "people"}
+    for name in ("first", "second"):
+        release(site.spec(output=site.output(name), budget=budget))
+    assert len(Ledger(url).state("people").releases) == 2
