@@ -15,9 +15,10 @@ import json
 import numpy as np
 
 from dpdask import execution
-from dpdask.errors import SourceChanged, VerificationFailed
+from dpdask.errors import LedgerCorrupt, SourceChanged, VerificationFailed
 from dpdask.execution import Executor, Intermediates, StepJob, TileWork
 from dpdask.keystream import ReleaseKey
+from dpdask.ledger.witness import remember, sight_of
 from dpdask.planning.plan import Variable
 from dpdask.planning.sessions import step_chunks, step_variable, taken_steps
 from dpdask.releases import staging
@@ -83,6 +84,7 @@ class StagedSteps:
         listed = context.publisher.read_manifest(self._seal)
         self._entries = {entry.key: entry for entry in listed}
         self._next = self._first_missing()
+        self._check_noted()
 
     def __repr__(self) -> str:
         return "<StagedSteps>"
@@ -105,6 +107,20 @@ class StagedSteps:
     def _first_missing(self) -> int:
         count = self.variable.layout.shape[0]
         return next((step for step in range(count) if self._damaged(step)), count)
+
+    def _check_noted(self) -> None:
+        """Refuse a ledger that does not know a step that is staged.
+
+        Raises:
+            LedgerCorrupt: It was restored from a backup: other inputs could be given to steps whose
+                noise is drawn.
+        """
+        context, last = self._context, self._next - 1
+        if last >= 0 and context.ledger.get_once(context.fingerprint, f"step {last}") is None:
+            raise LedgerCorrupt(
+                f"the ledger does not hold step {last}, which is staged: it was restored from a"
+                " backup, or rewritten; `dpdask abort` the session"
+            )
 
     def _damaged(self, step: int) -> list[str]:
         """Return the keys of a step's chunks that are not staged, or not as they were written."""
@@ -152,6 +168,7 @@ class StagedSteps:
         context = self._context
         digest = hashlib.sha256(json.dumps(list(digests.items())).encode()).hexdigest()
         noted = context.ledger.put_once(context.fingerprint, f"step {step}", digest)
+        remember(sight_of(context.ledger, context.plan.spec.budget.dataset))
         if noted != digest:
             burn(context, f"step {step} was repeated with another input")
             raise SourceChanged(

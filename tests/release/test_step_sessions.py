@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from dpdask.errors import (
     DpdaskError,
     InvalidInput,
     InvalidSpec,
+    LedgerCorrupt,
     LedgerError,
     ReleaseError,
     SourceChanged,
 )
 from dpdask.keystream import ReleaseKey
+from dpdask.ledger.keys import default_key_file
 from dpdask.planning import make_plan
 from dpdask.releases.api import release, resume
 from dpdask.releases.verify import verify_release
@@ -126,6 +129,23 @@ def test_a_step_that_is_repeated_with_another_input_burns_the_session(space: Wor
     with pytest.raises(ReleaseError, match=r"publish\.edition"):
         dpdask.steps(session_spec(space))
     assert space.spent() > 0
+    assert space.left_behind() == []
+
+
+@pytest.mark.parametrize("stage", ["step noted", "step staged"])
+def test_another_input_after_a_crash_burns_the_session(space: Workspace, stage: str) -> None:
+    def stop(progress: Any) -> None:
+        if progress.stage == stage:
+            raise KeyboardInterrupt
+
+    session = dpdask.steps(session_spec(space), on_progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        session.step(records(0))
+    session.leave()
+    again = dpdask.steps(session_spec(space))
+    assert again.next_step == 0
+    with pytest.raises(SourceChanged, match="the session was burned"):
+        again.step(records(0, seed=8))
     assert space.left_behind() == []
 
 
@@ -240,6 +260,22 @@ def test_records_may_come_from_zarr_and_give_the_same_bytes(space: Workspace) ->
             zarr.create_array(space.folder / name, data=records(step), chunks=(7, 3, 4))
             url = space.folder / "source.zarr"
             session.step(Path(url), array=str(step))
+    assert np.array_equal(space.values(), whole)
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bytes_as_this_one(space: Workspace) -> None:
+    spec = session_spec(space, compute={"workers": 2, "threads": 1}, composition={"steps": 2})
+    spec["publish"] = {"chunks": [1, 2, 4]}
+    dpdask.steps(spec).leave()
+    kept = state(space.folder)
+    whole = all_steps(spec)
+    restore(space.folder, kept)
+    data = np.stack([records(step) for step in range(2)])
+    zarr.create_array(space.folder / "source.zarr", name="x", data=data, chunks=(1, 7, 3, 4))
+    with dpdask.steps(spec) as session:
+        for step in session:
+            session.step(str(space.folder / "source.zarr"), array="x", entry=step)
     assert np.array_equal(space.values(), whole)
 
 
@@ -460,6 +496,37 @@ def test_nothing_is_added_to_a_session_that_is_complete(space: Workspace) -> Non
     space.ledger.publish(fingerprint, "{}")
     with pytest.raises(LedgerError, match="nothing is added to it any more"):
         session.step(records(1))
+
+
+@pytest.mark.parametrize("witnessed", [True, False])
+def test_a_ledger_from_a_backup_does_not_forget_the_inputs_of_steps(
+    space: Workspace, witnessed: bool
+) -> None:
+    """A ledger without the digests of drawn steps would let the same noise meet other inputs."""
+    spec = session_spec(space)
+    dpdask.steps(spec).leave()
+    backup = {path: path.read_bytes() for path in space.folder.glob("ledger.db*")}
+    with dpdask.steps(spec) as session:
+        session.step(records(0))
+        session.step(records(1))
+    for path in space.folder.glob("ledger.db*"):
+        path.unlink()
+    for path, content in backup.items():
+        path.write_bytes(content)
+    if not witnessed:  # another user, who has not seen this ledger before
+        shutil.rmtree(default_key_file().parent / "heads")
+    with pytest.raises(LedgerCorrupt, match="restored from a backup"):
+        dpdask.steps(spec)
+
+
+def test_the_command_line_aborts_a_session(space: Workspace) -> None:
+    path = space.write_spec(**session_spec(space))
+    with dpdask.steps(path) as session:
+        session.step(records(0))
+    result = CliRunner().invoke(main, ["abort", str(path)])
+    assert result.exit_code == 0, result.output
+    assert space.spent() > 0
+    assert space.left_behind() == []
 
 
 def test_a_session_whose_spec_is_another_one_is_refused(space: Workspace) -> None:
