@@ -12,7 +12,14 @@ from numpy.typing import ArrayLike
 
 from dpdask.errors import InvalidNoise
 from dpdask.noise.diagonal import Factor, Floats, Product, frozen_array, positive_scales
-from dpdask.noise.rounding import UNIT, dot_error, gamma, spectral_norm
+from dpdask.noise.rounding import (
+    UNIT,
+    coarsened_up,
+    dot_error,
+    gamma,
+    same_inverse,
+    spectral_norm,
+)
 from dpdask.types import Json
 
 __all__ = ["DenseFactor", "LowRankFactor", "check_orthonormal"]
@@ -73,9 +80,9 @@ class DenseFactor(Factor):
         return values
 
     def inverse(self) -> Floats:
-        """W, the computed inverse, computed once."""
+        """W, the computed inverse, computed once; the same on every machine."""
         if "_inverse" not in self.__dict__:
-            object.__setattr__(self, "_inverse", frozen_array(np.linalg.inv(self.matrix)))
+            object.__setattr__(self, "_inverse", frozen_array(same_inverse(self.matrix)))
         inverse: Floats = self.__dict__["_inverse"]
         return inverse
 
@@ -98,8 +105,11 @@ class DenseFactor(Factor):
         return (dot_error(self.size) + gamma(2)) * float(np.linalg.norm(self.inverse())) * 1.01
 
     def looseness(self) -> float:
-        """Two machines' inverses differ by 8 n eps times the condition number."""
-        return float(8 * self.size * np.finfo(float).eps * self.singular[0] / self.singular[-1])
+        """Scaled before or after, inverses differ by 8 n eps times the condition number, and their
+        norms by the steps to which these are rounded.
+        """
+        condition = self.singular[0] / self.singular[-1]
+        return float(8 * self.size * np.finfo(float).eps * condition) + 2.0**-39
 
     def power_sum(self, power: int) -> float:
         """sum of singular values^power."""
@@ -107,9 +117,8 @@ class DenseFactor(Factor):
 
     def largest_whitened_axis(self) -> float:
         """The longest column of W."""
-        return float(np.max(np.linalg.norm(self.inverse(), axis=0))) * (
-            1 + 4 * gamma(self.size + 4)
-        )
+        longest = float(np.max(np.linalg.norm(self.inverse(), axis=0)))
+        return coarsened_up(longest * (1 + 4 * gamma(self.size + 4)))
 
     def row_variances(self) -> Floats | float:
         """diag(U U')."""

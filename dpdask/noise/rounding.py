@@ -23,12 +23,14 @@ from dpdask.types import Floats
 __all__ = [
     "FOLD",
     "UNIT",
+    "coarsened_up",
     "dot_error",
     "float_share",
     "gamma",
     "moved_entries",
     "moved_records",
     "product_rounding",
+    "same_inverse",
     "spectral_norm",
     "whitened_rounding",
 ]
@@ -65,6 +67,39 @@ def dot_error(terms: int) -> float:
     return gamma(min(terms, FOLD) + 2) + gamma(math.ceil(terms / FOLD)) ** 2
 
 
+def coarsened_up(value: float) -> float:
+    """Return a number above ``value`` by at most 2^-40 of it.
+
+    Solvers of linear algebra differ from machine to machine in their last bits; what is computed
+    from them is the same on all after this, but where ``value`` lies within those bits of a step.
+    """
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(math.ceil(math.ldexp(mantissa, 41)), exponent - 41)
+
+
+def same_inverse(matrix: Floats) -> Floats:
+    """Return the computed inverse of a square matrix, the same bits on every machine.
+
+    Gauss and Jordan's elimination with pivots by column. Every number is one product and one
+    difference, each rounded by itself, where a library's sums depend on the vector unit.
+    """
+    size = len(matrix)
+    left, right = np.array(matrix, dtype=np.float64), np.eye(size)
+    for column in range(size):
+        pivot = column + int(np.argmax(np.abs(left[column:, column])))
+        if pivot != column:
+            left[[column, pivot]] = left[[pivot, column]]
+            right[[column, pivot]] = right[[pivot, column]]
+        scale = left[column, column]
+        left[column] /= scale
+        right[column] /= scale
+        weights = left[:, column].copy()
+        weights[column] = 0.0
+        left[:, column:] -= weights[:, np.newaxis] * left[column, column:]
+        right -= weights[:, np.newaxis] * right[column]
+    return right
+
+
 def spectral_norm(matrix: Floats) -> float:
     """Return an upper bound on ||A||_2, proved by a Cholesky factorisation, not by a solver.
 
@@ -76,7 +111,7 @@ def spectral_norm(matrix: Floats) -> float:
     scaled = matrix / scale  # exact, and nothing of weight underflows
     size = matrix.shape[1]
     gram = scaled.T @ scaled
-    top = max(float(np.linalg.eigvalsh(gram)[-1]), float(np.max(np.diag(gram))))
+    top = coarsened_up(max(float(np.linalg.eigvalsh(gram)[-1]), float(np.max(np.diag(gram)))))
     margin = 8 * size * size * UNIT
     while True:
         bound = top * (1 + margin)

@@ -115,7 +115,7 @@ def _center(spec: ReleaseSpec, component: Component) -> Json:
 
 
 def _applied(component: Component) -> Json:
-    """Return the inverses of dense factors, whose last bits differ between machines."""
+    """Return the inverses of dense factors, by which answers are whitened."""
     noise = component.noise
     factors = noise.factors if isinstance(noise, KroneckerNoise) else ()
     dense = [
