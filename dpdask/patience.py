@@ -6,9 +6,11 @@ call that may have had its effect must look before it repeats it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,13 +18,14 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from dpdask.errors import InvalidInput, Unavailable
 
-__all__ = ["NO_PATIENCE", "Patience", "asked_again"]
+__all__ = ["NO_PATIENCE", "Patience", "asked_again", "told_if_slow"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.2  # seconds
 LONGEST_PAUSE = 10.0
+SLOW = 10.0
 GROWTH = 2.0
 _LONGEST_PATIENCE = 7 * 86400.0
 _log = logging.getLogger("dpdask")
@@ -85,6 +88,19 @@ class Patience:
 
 
 NO_PATIENCE = Patience(0.0)
+
+
+@contextlib.contextmanager
+def told_if_slow(who: str) -> Iterator[None]:
+    """Log a line if somebody does not answer for a while; for clients that ask again silently."""
+    text = "%s has not answered for %.3g s; still asking"
+    timer = threading.Timer(SLOW, _log.warning, (text, who, SLOW))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _Asker(Protocol):

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from dpdask.errors import StorageFault, StoreError
-from dpdask.patience import FIRST_PAUSE, GROWTH, LONGEST_PAUSE, NO_PATIENCE, Patience
+from dpdask.patience import (
+    FIRST_PAUSE,
+    GROWTH,
+    LONGEST_PAUSE,
+    NO_PATIENCE,
+    Patience,
+    told_if_slow,
+)
 from dpdask.storage.base import Content, ListedObject, Storage, joined
 from dpdask.storage.object_faults import plain_errors
 from dpdask.types import Json
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectStorage", "require_obstore"]
 
+_WHO = "the object store"
 _CONNECT = timedelta(seconds=10)
 _ANSWER = timedelta(seconds=60)  # to one request
 _LEAST_PATIENCE = 3.0  # seconds: busy stores refuse a request now and then
@@ -67,7 +75,7 @@ class ObjectStorage(Storage):
         import obstore
 
         try:
-            with plain_errors():
+            with plain_errors(), told_if_slow(_WHO):
                 return bytes(obstore.get(self._store(), name).bytes())
         except FileNotFoundError:
             return None
@@ -76,7 +84,7 @@ class ObjectStorage(Storage):
         """Put an object; an older one is replaced."""
         import obstore
 
-        with plain_errors(), _needs_bucket():
+        with plain_errors(), _needs_bucket(), told_if_slow(_WHO):
             obstore.put(self._store(), name, joined(content))
 
     def create(self, name: str, content: Content, *, durable: bool = True) -> bool:
@@ -93,7 +101,7 @@ class ObjectStorage(Storage):
     def _create(self, name: str, data: bytes) -> bool:
         import obstore
 
-        with plain_errors(), _needs_bucket():
+        with plain_errors(), _needs_bucket(), told_if_slow(_WHO):
             try:
                 obstore.put(self._store(), name, data, mode="create")
             except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):

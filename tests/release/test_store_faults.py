@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dpdask import patience
 from dpdask.errors import StorageFault, StoreError, StoreUnavailable
 from dpdask.patience import Patience
 from dpdask.spec.release import SourceSection
@@ -105,6 +106,17 @@ def test_row_06_a_store_without_credentials_is_told_from_others(
         assert "credentials" in str(error)
         assert type(error) is StorageFault
     listener.close()
+
+
+def test_row_05_a_store_that_is_waited_for_is_named_meanwhile(
+    s3: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(patience, "SLOW", 0.5)
+    store(s3).read("a")
+    assert caplog.messages == []
+    with pytest.raises(StoreUnavailable):
+        store({**s3, "endpoint": "http://127.0.0.1:1"}).read("a")
+    assert caplog.messages == ["the object store has not answered for 0.5 s; still asking"]
 
 
 def test_row_06_a_store_that_is_away_costs_nothing(space: Workspace, s3: dict[str, Any]) -> None:
