@@ -286,7 +286,7 @@ def _chart(task: _Task, lines: list[Line]) -> Chart:
 
 
 def _run(quick: bool, data: Path | None) -> Outcome:
-    trials = 2 if quick else 30
+    trials = 2 if quick else 10
     lines: list[Line] = []
     charts = []
     with workbench() as bench:

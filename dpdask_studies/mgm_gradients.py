@@ -10,6 +10,7 @@ import numpy as np
 
 from dpdask.accounting import GaussianProfile
 from dpdask.types import Floats
+from dpdask_studies import data as sets
 from dpdask_studies.softmax import Images, load
 from dpdask_studies.study import Chart, Line, Measured, Outcome, Series, Study, Verdict
 from dpdask_studies.workbench import Release, Workbench, workbench
@@ -94,7 +95,7 @@ _PRINTED = {"IDN": "best", "analytic Gaussian": "second", "MVG": "worst"}
 
 def _run(quick: bool, data: Path | None) -> Outcome:
     rounds = 3 if quick else 25
-    train, test = load()
+    train, test = load(*sets.digits())
     owners = np.arange(len(train)) % _PARTIES
     parties = [train.some(np.flatnonzero(owners == each)) for each in range(_PARTIES)]
     results: dict[str, tuple[list[float], Release | None]] = {}

@@ -149,7 +149,7 @@ def _run(quick: bool, data: Path | None) -> Outcome:
         records = np.clip(sets.table(data, _FEATURES), -1, 1)
         text = f"{len(records):,} records of {data.name}, clamped to [-1, 1]"
     with workbench() as bench:
-        lines = tried(_methods(_Task(bench, records), quick), 5 if quick else 100)
+        lines = tried(_methods(_Task(bench, records), quick), 5 if quick else 50)
     notes = (
         "The error is lambda_1 - v'Sv, v the first eigenvector of what is released, in units of"
         " that of a random direction; 0 is perfect.",

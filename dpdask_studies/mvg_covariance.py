@@ -133,7 +133,7 @@ def _run(quick: bool, data: Path | None) -> Outcome:
         records = (values - values.min(0)) / np.where(span > 0, span, 1)
         text = f"{len(records):,} records of {data.name}, each feature scaled to [0, 1]"
     with workbench() as bench:
-        lines = tried(_methods(_Task(bench, records), quick), 5 if quick else 100)
+        lines = tried(_methods(_Task(bench, records), quick), 5 if quick else 50)
     notes = (
         "The error is the residual sum of squares of all components, in units of that of random"
         " directions, which does not depend on the scale of the data. The paper does not say"

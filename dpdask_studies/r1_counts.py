@@ -170,7 +170,7 @@ def _attack_lines(noises: list[Floats], release: Release) -> list[Line]:
 
 
 def _run(quick: bool, data: Path | None) -> Outcome:
-    trials = 3 if quick else 100
+    trials = 3 if quick else 50
     place = load(data)
     counts = place.counts
     noises: dict[str, list[Floats]] = {}

@@ -77,7 +77,7 @@ def _line(label: str, entries: int, epsilon: float, noise: Calibration) -> Line:
 
 
 def _run(quick: bool, data: Path | None) -> Outcome:
-    measured = _measured(4 if quick else 30)
+    measured = _measured(4 if quick else 20)
     sizes = _SIZES[::2] if quick else _SIZES
     epsilon = _EPSILONS[0]
     by_size = {entries: _calibrations(entries, epsilon) for entries in sizes}

@@ -205,7 +205,7 @@ def _load(data: Path | None) -> tuple[Floats, Floats, str]:
 def _run(quick: bool, data: Path | None) -> Outcome:
     records, labels, text = _load(data)
     epsilons = (0.2, 1.6) if quick else _EPSILONS
-    trials = 2 if quick else 20
+    trials = 2 if quick else 8
     with workbench() as bench:
         task = _Task(bench, records, labels)
         results = {

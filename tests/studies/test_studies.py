@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpdask.cli import main
+from dpdask.errors import InvalidSpec
 from dpdask_studies import registry
+from dpdask_studies.data import packaged
 from dpdask_studies.registry import NAMES
 from dpdask_studies.study import Verdict
 from dpdask_studies.summary import write_page
@@ -68,6 +70,7 @@ def check_regression(lines: Lines) -> None:
     assert lines["non-private"]["measured"] < constant < zero
     assert lines["MVG binary {ALT, drinks}"]["measured"] == pytest.approx(zero, rel=0.05)
     assert lines["MVG binary {ALT, drinks}"]["verdict"] == Verdict.DIFFERS
+    assert lines["ours: second moments, 10,000 records"]["measured"] < constant
 
 
 def check_component(lines: Lines) -> None:
@@ -172,6 +175,7 @@ CHECKS: dict[str, Callable[[Lines], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_runs_and_shows_what_it_must(name: str, tmp_path: Path) -> None:
     plot = tmp_path / "study.svg"
@@ -259,6 +263,11 @@ def test_a_file_of_the_user_is_counted(tmp_path: Path) -> None:
     refused = study("r1-counts", "--quick", "--data", str(file))
     assert refused.exit_code == 2
     assert "'lat'" in refused.stderr
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    with pytest.raises(InvalidSpec, match=r"no_such_package; install it by: pip install 'dpdask\["):
+        packaged("no_such_package", "file.csv")
 
 
 def test_numbers_that_json_cannot_carry_are_null() -> None:
