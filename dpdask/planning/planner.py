@@ -209,8 +209,10 @@ def _guarantee(spec: ReleaseSpec, variables: Sequence[Variable]) -> Guarantee:
     guarantee = components[0].guarantee
     if estimates and not estimates[0].shares_mu:
         guarantee = together(budget, first[0], components[0])
-    elif len(components) > 1 or first:
+    elif first:
         guarantee = jointly(budget, components, bounds=first)
+    elif len(components) > 1:
+        guarantee = jointly(budget, components)
     if not guarantee.certified and not spec.accept_uncertified:
         raise InvalidMechanism(
             f"{spec.mechanism.name} is not certified: {guarantee.reason}; choose another"

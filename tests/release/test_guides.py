@@ -108,6 +108,18 @@ def check_covariance() -> None:
     np.testing.assert_allclose(released.pixels_eigenvalues, values[:8], rtol=1e-9)
 
 
+def check_private_bounds() -> None:
+    released = dpdask.open_release_dataset("best.zarr")
+    bounds = verify_release("best.zarr").bounds
+    assert bounds is not None
+    assert 250 < bounds.chosen["norm"] < 1000
+    bounded = FLIGHTS.dropna(subset=["air_time"]).assign(
+        air_time=lambda table: table.air_time.clip(upper=bounds.chosen["norm"])
+    )
+    truth = bounded.groupby("month").air_time.mean()
+    close(released.air_time, released.air_time_noise_std, truth.to_numpy())
+
+
 def check_variables() -> None:
     released = dpdask.open_release_dataset("climate.zarr")
     stations = xr.open_zarr("stations.zarr").load()
@@ -146,6 +158,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "images": check_images,
     "covariance-and-pca": check_covariance,
     "several-variables": check_variables,
+    "private-bounds": check_private_bounds,
     "choosing": lambda: None,
     "training": check_training,
 }
