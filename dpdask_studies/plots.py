@@ -93,7 +93,9 @@ def _draw_maps(figure: Figure | SubFigure, maps: Maps) -> None:
     for each in axes.flat:
         each.set_axis_off()
     for each, (label, image) in zip(axes.flat, maps.images, strict=False):
-        drawn = each.imshow(image, origin="lower", cmap="cividis", vmin=0, vmax=maps.highest)
+        drawn = each.imshow(
+            image, origin="lower", cmap="cividis", vmin=0, vmax=maps.highest, interpolation="none"
+        )
         each.set_title(label)
     figure.colorbar(drawn, ax=list(axes.flat), label=maps.scale_label, shrink=0.75)
     figure.suptitle(maps.title, fontsize=9)

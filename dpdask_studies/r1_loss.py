@@ -85,6 +85,7 @@ def _run(quick: bool, data: Path | None) -> Outcome:
         _line(label, entries, epsilon, by_size[entries][label])
         for label in _MECHANISMS
         for entries in (sizes if label == _PUBLISHED else sizes[-1:])
+        if entries != _RELEASED
     ]
     lines += [
         _line(_PUBLISHED, _RELEASED, smaller, _calibrations(_RELEASED, smaller)[_PUBLISHED])

@@ -21,6 +21,7 @@ from dpdask_studies.study import Verdict
 from dpdask_studies.summary import write_page
 from dpdask_studies.unreproduced import UNREPRODUCED, unreproduced_records
 
+DOCS = Path(__file__).parents[2] / "docs"
 Lines = dict[str, dict[str, Any]]
 
 
@@ -247,6 +248,14 @@ def test_the_page_is_written_from_a_run(tmp_path: Path) -> None:
     page.write_text("# Studies\n")
     with pytest.raises(click.UsageError, match="has no line"):
         write_page(page, [], quick=True)
+
+
+def test_the_published_page_has_every_study_and_its_plot() -> None:
+    text = (DOCS / "studies.md").read_text()
+    for name in NAMES:
+        assert f"\n## {name}\n" in text
+        assert f"(studies/{name}.svg)" in text
+        assert (DOCS / "studies" / f"{name}.svg").exists()
 
 
 def test_a_file_of_the_user_is_counted(tmp_path: Path) -> None:
