@@ -55,6 +55,12 @@ class Privatizer(abc.ABC):
     noise: Noise
     record_axis: int | None = None
 
+    def __init_subclass__(cls) -> None:
+        """Let a class that applies noise in its own way not inherit another way to add it."""
+        super().__init_subclass__()
+        if "apply" in vars(cls) and "adder" not in vars(cls):
+            cls.adder = Privatizer.adder  # type: ignore[method-assign]
+
     @property
     @abc.abstractmethod
     def step(self) -> float | None:
