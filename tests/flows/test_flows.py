@@ -303,7 +303,9 @@ def test_no_canary_in_prefects_storage(server: PrefectServer, space: Workspace) 
             "options": {**options, "access_key_id": {"env": "CANARY_SECRET"}},
         }
         failing = space.spec(
-            source={**away, "array": "x"}, output={"url": f"{space.folder}/never.zarr"}
+            source={**away, "array": "x"},
+            output={"url": f"{space.folder}/never.zarr"},
+            compute={"cluster": "inline", "patience": 2},
         )
         failing["source"]["options"]["region"] = "us-east-1"
         assert "FAILED" in run_flow(server, "privatize", "privatize", spec=failing)
